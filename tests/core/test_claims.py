@@ -663,7 +663,10 @@ def test_first_claims_taken_together_are_as_if_taken_one_by_one(
             assert together.find(word.participant) is None
             one_by_one.announce(word, 1)
         if words:
-            together.announce_first(words)
+            assert together.are_free(names)
+            told = {word.participant: word for word in words}
+            together.announce_first(told, expire=expiry != NEVER)
+            assert not together.are_free(names)
             assert together.latest("red") == words[-1]
     for name in (f"name-{number}" for number in range(7)):
         assert together.find(name) == one_by_one.find(name)
@@ -680,7 +683,7 @@ def test_first_claims_taken_together_are_as_if_taken_one_by_one(
 
 def test_names_taken_together_belong_to_their_session_and_their_owner_apart() -> None:
     claims = Claims("hub")
-    claims.announce_first([claim("s1", name="a"), claim("s1", name="b")])
+    claims.announce_first({name: claim("s1", name=name) for name in "ab"})
     claims.announce(claim("s2", name="c"), 0)
     assert list(claims.names_of(b"s1")) == ["a", "b"]
     assert [change.participant for change in claims.session_ended(b"s1", 1)] == ["a", "b"]

@@ -492,6 +492,14 @@ class RoutingTableBesideItsOracle(RuleBasedStateMachine):
         for name in gone:
             del self.entries[name]
 
+    @rule(names=st.sets(PARTICIPANTS, min_size=1), address=PLACES)
+    def put_new(self, names: set[str], address: Address) -> None:
+        new = {name: RoutingEntry(name, address, local=True) for name in names}
+        is_free = not names & set(self.table._entries) and address != OWN
+        assert self.table.put_new(new, address) is is_free
+        if is_free:
+            self.entries |= new
+
     @rule()
     def purge(self) -> None:
         freed = self.table.purge(self.now)

@@ -7,11 +7,29 @@ from typing import Any
 import pytest
 
 from tests.node.test_hierarchy_attacks import Attacker, attacked, entries
+from waystation.core.address import Address
 from waystation.core.record import ChangeRecord
-from waystation.core.routing import RouteChange
-from waystation.node import Limits
-from waystation.testing import async_test
-from waystation.wire.hierarchy import Announce
+from waystation.core.routing import RouteChange, RoutingEntry
+from waystation.node import Limits, Node
+from waystation.testing import MemoryNetwork, async_test, echo, until
+from waystation.wire.hierarchy import Announce, encode
+
+ODD = (
+    *("", " ", "a b", "a=>b", "0xff", "a\n", "x" * 1_025, "waystation.x", "request-1", "ü", "\x7f"),
+    *(f"tcp-{7:016x}", f"subscriber-{7:016x}", f"truck-{'y' * 16}"),
+)
+BATCHES: list[list[tuple[str, bool, int | None]]] = [
+    [(f"truck-{number}", number == 2, None) for number in range(5)],
+    [("one", False, None)],
+    [("two", False, None), ("three", True, None)],
+    [("two", False, None), ("four", False, None), ("two", True, None)],
+    [("five", False, 10**15), ("six", False, None)],
+    [("gone", False, 1), ("seven", False, None)],
+    [("elsewhere", False, None), ("eight", False, None)],
+    [("echo", False, None), ("nine", False, None)],
+    [(f"many-{number}", False, None) for number in range(256)],
+]
+BATCHES += [[(name, False, None), (f"beside-{n}", False, None)] for n, name in enumerate(ODD)]
 
 
 @pytest.mark.rule("CL-2")
@@ -102,3 +120,42 @@ async def test_a_session_that_ends_while_its_names_are_put_leaves_none() -> None
         assert not {"a", "b", "c"} & entries(center).keys()
         assert hierarchy.claims.known.count == 0
         attacker.close()
+
+
+async def taken_by(*, is_observed: bool, in_one: bool) -> list[Any]:
+    """What a hub has after all batches: each at once, or one name after the other."""
+    network = MemoryNetwork()
+    limits = Limits(heartbeat=0.0, participants=300)
+    async with (
+        Node("hub", hub=True, transports=[network.transport()], limits=limits) as hub,
+        Node("leaf", transports=[network.transport()], limits=limits) as leaf,
+    ):
+        echo(hub)
+        hub.put_route(RoutingEntry("elsewhere", Address(1, b"far:1"), local=False))
+        if is_observed:
+            hub.observe(lambda _: None)
+        await leaf.connect(f"mem://{(await hub.listen('mem://any')).place}")
+        await until(lambda: hub.sessions and hub.sessions[0].peer)
+        [session] = hub.sessions
+        for batch in BATCHES:
+            for part in [batch] if in_one else [[each] for each in batch]:
+                hub._kernel.hierarchy.receive(session, encode(Announce(part)))  # noqa: SLF001
+        known = hub._kernel.hierarchy.claims.known  # noqa: SLF001
+        table = hub.router.table
+        told = {
+            name: (entry.address == session.address, entry.local, entry.visible, entry.expiry)
+            for name, entry in table.snapshot(hub.now()).items()
+            if name != session.name
+        }
+        at_session = sorted(table.participants_at(session.address, hub.now()))
+        return [told, at_session, sorted(session.participants), known.count, len(known)]
+
+
+@pytest.mark.rule("CL-2")
+@async_test
+async def test_names_are_taken_together_as_one_by_one() -> None:
+    wanted = await taken_by(is_observed=True, in_one=False)
+    assert "truck-2" in wanted[0]
+    assert wanted[0]["elsewhere"][0]
+    for is_observed in (True, False):
+        assert await taken_by(is_observed=is_observed, in_one=True) == wanted

@@ -305,19 +305,20 @@ class Claims:
             return CIRCLE
         return DEAD if number < self.lowest(owner) else ""
 
-    def announce_first(self, claims: Sequence[Claim]) -> None:
-        """Take claims that become the best: of one owner over one session, to different free names.
+    def are_free(self, names: Iterable[str]) -> bool:
+        """Whether none of these names is claimed by anybody."""
+        return self._claims.keys().isdisjoint(names)
+
+    def announce_first(self, claims: dict[str, Claim], *, expire: bool = True) -> None:
+        """Take claims that become the best: of one owner over one session, to free names.
 
         The same as to announce each of them, if there is no `objection` and none has expired.
+        Without `expire` none of them ever does.
         """
-        last = claims[-1]
+        name, last = next(reversed(claims.items()))
         session, owner = last.session, last.owner
-        names: _Names = last.participant
-        if len(claims) > 1:
-            names = {claim.participant: None for claim in claims}
-            self._claims.update(zip(names, claims, strict=True))
-        else:
-            self._claims[last.participant] = last
+        names: _Names = dict.fromkeys(claims) if len(claims) > 1 else name
+        self._claims.update(claims)
         self.count += len(claims)
         of_session, record = self._names.get(session), self._owners.get(owner)
         self._names[session] = _copied(names) if of_session is None else _joined(of_session, names)
@@ -327,10 +328,10 @@ class Claims:
             record.latest = last
             record.names = _joined(record.names, names)
         if self._recent.kept:
-            self._recent.pop_all(_listed(names))
-        for claim in claims:
-            if claim.expiry != NEVER:
-                self._file(claim.participant, claim.expiry)
+            self._recent.pop_all(claims)
+        if expire:
+            for name, claim in claims.items():
+                self._file(name, claim.expiry)
 
     def withdraw(self, session: bytes, participant: str, now: int) -> ClaimChange | None:
         """End the claim of a session to a name, and no other; None if there is none (CL-2)."""

@@ -222,6 +222,24 @@ class RoutingTable:
             self._unsorted.append(participant)
         return RouteChange(_PUT, entry)
 
+    def put_new(self, entries: dict[str, RoutingEntry], address: Address) -> bool:
+        """Add entries of participants that have none, not even a dead one; False if one has.
+
+        The same as to put each of them. They are valid, at one address, and never expire.
+        """
+        if address in self._own or not self._entries.keys().isdisjoint(entries):
+            return False
+        self._entries.update(entries)
+        names = dict.fromkeys(entries)
+        held = self._at_address.get(address)
+        if isinstance(held, dict):
+            held.update(names)
+        elif held is not None:
+            self._at_address[address] = {held: None} | names
+        else:
+            self._at_address[address] = names if len(names) > 1 else next(iter(names))
+        return True
+
     def remove(self, participant: str, now: Expiry) -> RouteChange | None:
         """Delete an entry, sticky or not (RE-11); returns None if there was none."""
         entry = self._entries.get(participant)

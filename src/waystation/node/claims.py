@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import groupby, repeat
 from operator import itemgetter
@@ -199,7 +199,7 @@ class LeafClaims:
         number = len(told.participants)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("session %s: %d participants announced", session.name, number)
-        if why := _misfit(told):
+        if (told.claims or told.vouched or told.vouchers) and (why := _misfit(told)):
             self._decline(session, why)
             return
         claimant, now = session.claimant or self._claimant(session), self._now()
@@ -299,7 +299,7 @@ class LeafClaims:
         self,
         session: Session,
         claimant: Claimant,
-        participants: Iterable[wire.Participant],
+        participants: Sequence[wire.Participant],
         now: int,
     ) -> None:
         """Take what is claimed in the same way, once for all what is the same for each.
@@ -308,6 +308,8 @@ class LeafClaims:
         """
         if self._kernel.permissions.grants is not None:
             participants = self._granted(session, claimant, participants)
+        if self._take_new(session, claimant, participants):
+            return
         known, data = self.known, session.address.data
         peer, owner, number, path = claimant.peer, claimant.owner, claimant.number, claimant.path
         find, is_own_name, held = known.find, self._kernel.is_own_name, session.participants
@@ -336,6 +338,45 @@ class LeafClaims:
             self._add(session, claim, now)
         if first:
             self._add_first(session, first)
+
+    def _take_new(
+        self, session: Session, claimant: Claimant, participants: Sequence[wire.Participant]
+    ) -> bool:
+        """Take names together that nobody claims, to which there is nothing to object; else False.
+
+        That is how a leaf begins, and tens of thousands of them may do so at once.
+        """
+        known, held, kernel = self.known, session.participants, self._kernel
+        if not participants or known.find(participants[0][0]) is not None:
+            return False  # mostly all of them are known, or none is
+        peer, owner, number, path = claimant.peer, claimant.owner, claimant.number, claimant.path
+        data, address = session.address.data, session.address
+        claims = {
+            name: Claim(name, data, peer, owner, number, path, visible)
+            for name, visible, end in participants
+            if end is None
+        }
+        if (
+            len(claims) < len(participants)  # some expire, or come twice
+            or len(held) + len(claims) > kernel.limits.participants
+            or not known.are_free(claims)
+            or not _are_plain(claims)
+            or not kernel.has_none_of(claims)
+            or known.objection(owner, number, path)
+        ):
+            return False
+        held.update(dict.fromkeys(claims))
+        if kernel.wants_each_claimed:
+            self._add_first(session, claims)
+            return True
+        known.announce_first(claims, expire=False)
+        kernel.put_all_claimed(
+            {name: RoutingEntry(name, address, True, visible) for name, visible, _ in participants},
+            address,
+        )
+        if kernel.hierarchy.parents:
+            kernel.hierarchy.announcements.claims_came(claims)
+        return True
 
     def may_announce(self, session: Session, name: str) -> bool:
         """Whether a session may claim a name (ID-3); the names of subscribers need no grant."""
@@ -385,7 +426,7 @@ class LeafClaims:
     def _add_first(self, session: Session, claims: dict[str, Claim]) -> None:
         """Add claims of a session to names that nobody else claims; `tick` was just called."""
         kernel, known, address = self._kernel, self.known, session.address
-        known.announce_first(list(claims.values()))
+        known.announce_first(claims)
         for name, claim in claims.items():
             if known.find(name) is not claim:
                 continue  # the session ended when something was sent over it that had waited
@@ -742,6 +783,23 @@ def _misfit(told: Announce) -> str:
             return f"{number} participants with {len(items)} {kind}"
     many = len(told.vouchers)
     return f"{many} vouchers in one announcement" if many > wire.ITEMS else ""
+
+
+def _are_plain(names: Collection[str]) -> bool:
+    """Whether all these names can be claimed plainly: no more is to be known of each of them.
+
+    They are looked at together, which takes less time.
+    """
+    text = " ".join(("", *names))
+    return (
+        text.isprintable()
+        and text.count(" ") == len(names)
+        and "" not in names
+        and "=>" not in text
+        and " 0x" not in text
+        and (len(text) <= NAME_LIMIT or max(map(len, names)) <= NAME_LIMIT)
+        and "-" not in [name[-GENERATED - 1 : -GENERATED] for name in names]
+    )
 
 
 def _is_of_subscriber(name: str) -> bool:

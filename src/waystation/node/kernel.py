@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -584,6 +584,12 @@ class Kernel:
         """Whether a name belongs to this node itself, and cannot be announced by others."""
         return name in self._own or name.startswith(RESERVED)
 
+    def has_none_of(self, names: Collection[str]) -> bool:
+        """Whether none of these names belongs to this node itself."""
+        return self._own.keys().isdisjoint(names) and not any(
+            [name.startswith(RESERVED) for name in names]  # noqa: C419 - a generator takes longer
+        )
+
     def own_receiver(self, name: str) -> Receiver | None:
         """The receiver that has this name, even if the table refused its entry (RE-15)."""
         own = self._own.get(name)
@@ -615,6 +621,30 @@ class Kernel:
         elif address.type in self.links.transports:
             receiver = self.links.reach(address)
         return Outbound(receiver, message, verdicts) if isinstance(receiver, Session) else receiver
+
+    @property
+    def wants_each_claimed(self) -> bool:
+        """Whether somebody wants to know of each participant that a leaf claims."""
+        return bool(
+            self.observers
+            or self.hierarchy.questions.wanted
+            or self.router.has_global_transport
+            or self.waiting.waited_for
+            or self.custody.absent
+        )
+
+    def put_all_claimed(self, entries: dict[str, RoutingEntry], address: Address) -> None:
+        """Put the entries of participants that a leaf claims, as `put_claimed` does, all at once.
+
+        They never expire, and nobody wants to know of each of them.
+        """
+        self.latest = at = self.latest + len(entries)
+        if at >= self._purge_at:
+            self._purge(at)
+        table = self.router.table
+        if not table.put_new(entries, address):
+            for entry in entries.values():  # some have entries that lead elsewhere
+                table.put(entry, at // 1000)
 
     def put_claimed(self, entry: RoutingEntry) -> None:
         """Put the entry of a participant that a leaf claims, and whose name is not our own.
