@@ -63,6 +63,18 @@ def test_a_put_over_nothing_creates_the_one_entry() -> None:
     assert len(table) == 1
 
 
+@pytest.mark.rule("RE-2")
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_new_entries_join_those_that_an_address_has(held: int) -> None:
+    names = [f"old-{number}" for number in range(held)]
+    table = table_with(*(local(participant=name) for name in names))
+    new = {name: local(participant=name) for name in ("a", "b")}
+    assert table.put_new(new, HERE)
+    assert not table.put_new(new, HERE)
+    assert {*table.participants_at(HERE, 0)} == {*names, "a", "b"}
+    assert len(table.remove_address(HERE, 0)) == held + 2
+
+
 @pytest.mark.rule("RE-3")
 @pytest.mark.rule("RE-4")
 @pytest.mark.rule("RE-5")
