@@ -326,9 +326,10 @@ def test_what_is_wrong_ends_the_connection_and_is_on_record(
 ) -> None:
     async def scenario() -> None:
         async with controller() as (node, place, recorder):
-            async with connect(f"ws://{place}", compression=None) as websocket:
-                with pytest.raises(ConnectionClosed):
-                    await _say_and_listen(websocket, said)
+            websocket = await connect(f"ws://{place}", compression=None)
+            with pytest.raises(ConnectionClosed):
+                await _say_and_listen(websocket, said)
+            await websocket.wait_closed()
             await until(lambda: recorder.sessions and not node.sessions)
             assert recorder.sessions[-1].reason is reason
 

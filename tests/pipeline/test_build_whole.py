@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ def nodes_in(out: Path) -> dict[str, list[str]]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A build that needs no Spark: every table has one row, with a name of its own."""
-    journal = SimpleNamespace(spark=None, path=str(tmp_path))
+    journal = SimpleNamespace(spark=None, path=str(tmp_path), sharing=nullcontext)
     monkeypatch.setattr(building, "read_journal", lambda *_, **__: journal)
     monkeypatch.setattr(building, "check_shared", lambda *_, **__: None)
     monkeypatch.setattr(building, "rows_in", lambda _: {})
