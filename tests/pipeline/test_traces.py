@@ -285,7 +285,7 @@ def test_a_wide_broadcast_is_told_as_the_core_tells_it(seed: int, version: int) 
     assert len(made["path"]) == len(rows)
 
 
-def test_parts_that_are_assembled_apart_are_tied_together() -> None:
+def test_parts_that_are_assembled_apart_are_tied_together(monkeypatch: pytest.MonkeyPatch) -> None:
     told: Messages = defaultdict(list)
     for number in range(1, 41):
         common: dict[str, Any] = {
@@ -318,10 +318,12 @@ def test_parts_that_are_assembled_apart_are_tied_together() -> None:
         for part, blob in zip(rows["part"].to_pylist(), rows["steps"], strict=True):
             parts[part] += unpacked(pa.array([blob.as_py()]))
     assert len(parts) == 3
+    monkeypatch.setattr("waystation.pipeline.kernels.tracing.TRACES_AT_ONCE", 5)
     tying: dict[int, list[pa.Table]] = defaultdict(list)
     for held in parts.values():
         for rows in sent_to_requests(assembled(together(held), Facts(known)), 3):
             tying[rows["part"][0].as_py()] += unpacked(rows["steps"].combine_chunks())
+    assert all(rows.num_rows <= 5 for held in tying.values() for rows in held)
     made = [tied_tables(*received_from_answers(held)) for held in tying.values()]
     rows = plain(pa.concat_tables(made))
     assert by_name(rows) == by_name(agree(told, known))

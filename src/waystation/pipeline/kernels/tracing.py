@@ -94,6 +94,9 @@ PACKED: Final = pa.schema({"part": pa.int32(), "steps": pa.binary()})
 ROWS_AT_ONCE: Final = 262_144
 """About this many steps are packed together."""
 
+TRACES_AT_ONCE: Final = 16_384
+"""This many traces are packed together: with their paths they are large, and Java copies them."""
+
 _TO_MEMBERS: Final = " 6#"  # how a route to a member of a group begins
 _BITS_AT_ONCE: Final = 40
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -242,9 +245,11 @@ def sent_to_requests(made: pa.Table, parts: int) -> Iterator[pa.Table]:
     asked = part_of_ids(*id_words(column(answers, "request")), parts)
     for rows, where in ((made, part_of), (answers, asked)):
         for part in np.unique(where).tolist():
-            found = rows.filter(pa.array(where == part)).combine_chunks()
-            columns = [pa.array([part], pa.int32()), blobs_of([found])]
-            yield pa.Table.from_arrays(columns, schema=PACKED)
+            found = rows.filter(pa.array(where == part))
+            for first in range(0, found.num_rows, TRACES_AT_ONCE):
+                some = found.slice(first, TRACES_AT_ONCE).combine_chunks()
+                columns = [pa.array([part], pa.int32()), blobs_of([some])]
+                yield pa.Table.from_arrays(columns, schema=PACKED)
 
 
 def received_from_answers(held: list[pa.Table]) -> tuple[pa.Table, pa.Table]:
