@@ -26,7 +26,6 @@ from waystation.journal.filesystems import (
     complaining,
     exists,
     file_system,
-    read_whole,
     write_whole,
 )
 from waystation.journal.pruning import instant_bounds
@@ -37,7 +36,7 @@ from waystation.pipeline.kernels.node_data import UNREADABLE
 from waystation.pipeline.listing import File, Listing, locate
 from waystation.pipeline.store import NO_DAY
 from waystation.pipeline.tables import TABLES, is_still_open
-from waystation.why.finished import DAYS, read_build
+from waystation.why.finished import DAYS, read_build, read_told
 
 YESTERDAY: Final = "yesterday"
 _EPOCH: Final = date(1970, 1, 1)
@@ -236,15 +235,7 @@ class State(Struct, frozen=True):
 
 def read_state(out: str) -> State | None:
     """What is known of the tables at a place; None if they are not kept by day."""
-    system, path = file_system(out)
-    with complaining(out, "read"):
-        content = read_whole(system, f"{path}/{DAYS}")
-    try:
-        return None if content is None else msgspec.json.decode(content, type=State)
-    except msgspec.MsgspecError as error:
-        raise LocalError(
-            f"{out}/{DAYS} is damaged: {error}", rule="SP-6", hint="build the tables elsewhere"
-        ) from None
+    return read_told(out, DAYS, State, rule="SP-6")
 
 
 def checked_state(out: str) -> State:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -51,6 +51,9 @@ EMPTY: Final = "empty.parquet"
 """The file in such a table that has its columns, and no rows."""
 
 
+T = TypeVar("T")
+
+
 class Version(Struct, frozen=True):
     """What `_version` says: the batch, and the files of the table by two names each.
 
@@ -72,14 +75,19 @@ class Build(Struct, frozen=True):
 
 def read_build(out: str | Path) -> Build | None:
     """What the last build of Delta tables says; None where there are no Delta tables."""
+    return read_told(out, BUILD, Build, rule="SP-7")
+
+
+def read_told(out: str | Path, name: str, type: type[T], *, rule: str) -> T | None:
+    """What a JSON file among the tables says; None if there is none."""
     system, path = file_system(out)
     with complaining(out, "read"):
-        content = read_whole(system, f"{path}/{BUILD}")
+        content = read_whole(system, f"{path}/{name}")
     try:
-        return None if content is None else msgspec.json.decode(content, type=Build)
+        return None if content is None else msgspec.json.decode(content, type=type)
     except msgspec.MsgspecError as error:
         raise LocalError(
-            f"{out}/{BUILD} is damaged: {error}", rule="SP-7", hint="build the tables elsewhere"
+            f"{out}/{name} is damaged: {error}", rule=rule, hint="build the tables elsewhere"
         ) from None
 
 
