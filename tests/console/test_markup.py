@@ -33,7 +33,7 @@ OF_BOXES_AND_LINES = {
     "trouble",
     *State,
 }
-"""Classes that topology.py gives to what is drawn."""
+"""Classes that topology.py and layout.py give to what is drawn."""
 
 HEADINGS = {
     "connections": "Connections",

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.console.live import hub, leaf, shown
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row, table_of
 from waystation.console.history import History, routes_at, subscriptions_at
+from waystation.console.layout import Options, draw
 from waystation.console.moment import Moment, moment
 from waystation.console.movements import Movements
 from waystation.console.past import drawing, parse_moment
-from waystation.console.topology import Options, draw
 from waystation.core.routing import RoutingTable
 from waystation.errors import LocalError
 from waystation.journal.schema import (

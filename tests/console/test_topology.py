@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from waystation.console.fleet import State
-from waystation.console.topology import MAX_LEAVES, Options, Picture, picture, transport_of
+from waystation.console.layout import MAX_LEAVES, Options, Picture
+from waystation.console.topology import picture, transport_of
 from waystation.node.status import SessionStatus, Snapshot
 
 

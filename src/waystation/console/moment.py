@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.console.formatting import full_instant, plain
+from waystation.console.graph import Graph, Link, NodeBox
 from waystation.console.history import History, Life, MemberSpan, SessionSpan, peer_of
-from waystation.console.topology import Graph, Link, NodeBox
 
 REMEMBERED: Final = 600_000_000
 """Microseconds for which a node or peer that is gone stays in the picture."""

@@ -32,8 +32,8 @@ from waystation.console import formatting
 from waystation.console.auth import LOGIN, TokenAuth
 from waystation.console.fleet import Fleet
 from waystation.console.formatting import plain
+from waystation.console.layout import Options
 from waystation.console.sending import Dispatch, Sender
-from waystation.console.topology import Options
 from waystation.console.views import MAX_PAYLOAD, Values, Views
 from waystation.errors import LocalError
 from waystation.net.tasks import subtask

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from waystation.console.formatting import INTERNALS, full_instant, number, plain
 from waystation.console.history import History, Tables
+from waystation.console.layout import Options, draw
 from waystation.console.moment import Moment, moment
 from waystation.console.movements import SECOND, Bucket, Movements, Moves, Timeline
-from waystation.console.topology import Options, draw
 from waystation.errors import LocalError
 
 WINDOW: Final = 2 * SECOND

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from waystation.console.fleet import Fleet, Watched
 from waystation.console.formatting import INTERNALS
+from waystation.console.layout import Options
 from waystation.console.letters import Letters
 from waystation.console.sending import Sender, SendRequest
 from waystation.console.sparkline import sparklines
-from waystation.console.topology import Options, peer_name, picture
+from waystation.console.topology import peer_name, picture
 from waystation.core.message import INTERNAL, check_message_id
 from waystation.errors import LocalError, WaystationError
 from waystation.node.status import (

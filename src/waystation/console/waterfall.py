@@ -1,6 +1,6 @@
 """An explanation as a waterfall: one row per node, with a bar on a common axis of time.
 
-Values in, positions out, as in topology.py. Times are corrected by what is known of each node's
+Values in, positions out, as in layout.py. Times are corrected by what is known of each node's
 clock, so that a node further on is not drawn as if it had been earlier.
 """
 
