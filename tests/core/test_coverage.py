@@ -72,3 +72,7 @@ def test_a_loss_spans_the_time_in_which_it_may_have_been(
 ) -> None:
     lives = lives_of({1: (10, 60), 2: (100, 200)}, [row], lambda n, seq: 1_000 * n + seq - 1)
     assert {life.incarnation: life.gaps for life in lives if life.gaps} == {incarnation: (gap,)}
+
+
+def test_a_node_without_a_record_has_no_lives() -> None:
+    assert lives_of({}, [], lambda *_: 0) == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias
 from zlib import crc32
 
@@ -104,7 +105,7 @@ def lives_of(
             tuple(sorted(gaps.get(number, ()))),
             number in stops,
         )
-        for number, following in zip(numbers, [*numbers[1:], -1], strict=True)
+        for number, following in pairwise([*numbers, -1])
     ]
 
 
