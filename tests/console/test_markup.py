@@ -31,6 +31,9 @@ OF_BOXES_AND_LINES = {
     "slow",
     "gone",
     "trouble",
+    "left",
+    "right",
+    *(f"w{weight}" for weight in range(5)),
     *State,
 }
 """Classes that topology.py and layout.py give to what is drawn."""
@@ -53,6 +56,7 @@ def given() -> set[str]:
     texts = re.findall(r'(?:class|id)="((?:[^"{]|{{.*?}})*)"', found)
     texts += re.findall(r'(?:toggle|add|setPulse)\("(\w+)"', SCRIPT)
     texts += re.findall(r'setAttribute\("class", "(\w+)"', SCRIPT)
+    texts += re.findall(r"OWN = \[(.*?)\]", SCRIPT)
     return OF_BOXES_AND_LINES | set(re.findall(r"[\w-]+", " ".join(texts)))
 
 

@@ -263,6 +263,7 @@ def test_what_moved_is_in_order_and_counted(moved: Path) -> None:
     ]  # fmt: skip
     assert (found.total, found.dropped) == (3, 1)
     assert found.rates["hub", "van"] == 0.25
+    assert found.drops == {"hub": 0.25}
     assert movements.between(at(11), at(16), 9, history, internals=True).total == 5
     assert movements.between(at(16), at(99), 9, history, internals=True).total == 0
 
@@ -356,6 +357,22 @@ async def test_the_page_shows_a_past_moment_and_what_moved(tmp_path: Path) -> No
         assert "invalid time" in (await browser.get("/past?at=yesterday")).text
         refused = await browser.get("/past?at=yesterday", X_Fragment="moment")
         assert refused.status == 422
+
+
+@async_test
+async def test_beside_an_explanation_is_the_fleet_of_that_moment(moved: Path) -> None:
+    async with hub("another") as top, shown(top.url, journal=moved) as browser:
+        id = message(14)["message_id"]
+        page = (await browser.get(f"/why?id={id}")).text
+        assert "data-then" in page
+        assert 'class="badge then"' in page
+        assert 'data-node="truck"' in page
+        assert 'data-node="another"' not in page
+        drawn = (await browser.get(f"/why?id={id}&internals=yes", X_Fragment="fleet")).text
+        assert drawn.startswith('<div id="topology">')
+        unknown = await browser.get(f"/why?id={'ab' * 16}", X_Fragment="fleet")
+        assert unknown.text == ""
+        assert 'data-node="another"' in (await browser.get(f"/why?id={'ab' * 16}")).text
 
 
 @async_test

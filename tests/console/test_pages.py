@@ -21,7 +21,7 @@ EVIL = "<script>alert(1)&\"'"
 
 
 def card_states(text: str) -> list[str]:
-    return re.findall(r'<li class="card (\w+)">', text)
+    return re.findall(r'<li class="card (\w+)" data-key', text)
 
 
 @async_test
@@ -80,8 +80,8 @@ async def test_proven_and_unproven_names_are_told_apart(tmp_path: Path) -> None:
         assert "sent by" not in told
 
 
-PROVEN = '<span class="badge" title="it has proven who it is">proven</span>'
-UNPROVEN = '<span class="badge away" title="its name is only its word">unproven</span>'
+PROVEN = '<span class="badge proven" title="it has proven who it is">proven</span>'
+UNPROVEN = '<span class="badge unproven" title="its name is only its word">unproven</span>'
 
 
 @pytest.mark.rule("ID-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +21,16 @@ def session(peer: str | None, *, dialed: bool = False, **more: Any) -> SessionSt
 
 def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **more: Any) -> Any:
     rates, gone = more.pop("rates", {}), more.pop("gone", {})
+    traffic = more.pop("traffic", [])
     seen = Snapshot(
         node=name, at=0, uptime=0, counts={}, rates={}, bytes=0, bytes_rate=0, routes_total=0,
         routes=[], sessions_total=more.pop("total", len(sessions)), sessions=list(sessions),
         session_events={}, journal_lost=None, **more,
     )  # fmt: skip
     return SimpleNamespace(
-        name=name, url=f"tcp://{name}:1", state=state, seen=seen, rates=rates, gone=gone
-    )
+        name=name, url=f"tcp://{name}:1", state=state, seen=seen, rates=rates, gone=gone,
+        traffic=traffic,
+    )  # fmt: skip
 
 
 def columns(drawn: Picture) -> list[list[str]]:
@@ -111,6 +114,28 @@ def test_unfolded_leaves_are_drawn_without_overlap_those_in_trouble_first() -> N
             assert one is other or apart or turned, (one.key, other.key)
 
 
+def test_each_folded_leaf_is_a_dot_in_its_box() -> None:
+    fleet = large_fleet()
+    fleet[1].seen.sessions[-1] = session("zz-slow", waiting=4)
+    fleet[1].gone["gone-1"] = 1.0
+    [fold] = [box for box in picture(fleet).boxes if box.of == "hub-1"]
+    assert {dots.state: dots.path.count("M") for dots in fold.dots} == {
+        "here": 71, "slow": 1, "gone": 1,
+    }  # fmt: skip
+    for dots in fold.dots:
+        for x, y in re.findall(r"M([\d.]+) ([\d.]+)h0", dots.path):
+            assert fold.x < float(x) < fold.x + fold.width
+            assert fold.y < float(y) < fold.y + fold.height
+
+
+def test_where_there_are_too_many_leaves_a_dot_is_the_worst_of_several() -> None:
+    leaves = [session(f"leaf-{number:04}", stalled=number == 77) for number in range(2_000)]
+    [fold] = [box for box in picture([watched("hub", *leaves)]).boxes if box.kind == "fold"]
+    drawn = {dots.state: dots.path.count("M") for dots in fold.dots}
+    assert drawn["slow"] == 1
+    assert 300 < drawn["here"] < 501
+
+
 def test_leaves_on_a_path_are_drawn_although_the_others_are_folded() -> None:
     drawn = picture(large_fleet(), options=Options(shown=frozenset({"leaf-hub-3-007"})))
     assert "leaf-hub-3-007" in {box.key for box in drawn.boxes}
@@ -141,18 +166,52 @@ def test_a_line_tells_transport_rate_and_trouble() -> None:
     drawn = picture([
         watched(
             "hub", session("truck", waiting=40), session("van"), hub=True,
-            rates={"tcp-truck": 12.34, "tcp-van": 0.52},
+            rates={"tcp-truck": (12.0, 0.34), "tcp-van": (0.0, 0.52)},
         )
     ])  # fmt: skip
     assert {line.right: line.label for line in drawn.lines} == {
-        "truck": "40 waiting · 12/s", "van": "tcp · 0.5/s",
+        "truck": "40 waiting", "van": "tcp · 0.5/s",
     }  # fmt: skip
     assert "hub to truck: tcp · 12/s · 40 waiting" in {line.title for line in drawn.lines}
 
 
+def test_lines_are_as_thick_as_what_moves_over_them_and_show_where_to() -> None:
+    drawn = picture([
+        watched(
+            "hub", session("busy"), session("calm"), session("idle"), session("up", dialed=True),
+            hub=True,
+            rates={"tcp-busy": (400.0, 30.0), "tcp-calm": (0.0, 0.3), "tcp-up": (0.0, 2.0)},
+        )
+    ])  # fmt: skip
+    found = {(line.left, line.right): (line.weight, line.flows) for line in drawn.lines}
+    assert found["hub", "busy"] == (4, ("left", "right"))  # in is towards the hub
+    assert found["hub", "calm"] == (1, ("right",))
+    assert found["hub", "idle"] == (0, ())
+    assert found["hub", "up"] == (2, ("right",))
+
+
+def test_nothing_flows_over_a_line_to_who_is_away() -> None:
+    rates = {"tcp-truck": (5.0, 5.0)}
+    [line] = picture([watched("hub", session("truck"), state=State.AWAY, rates=rates)]).lines
+    assert (line.weight, line.flows) == (0, ())
+
+
+def test_a_node_that_drops_says_how_much() -> None:
+    drawn = picture([watched("hub", traffic=[(9.0, 0.5)]), watched("other", traffic=[])])
+    assert {box.key: box.drops for box in drawn.boxes} == {"hub": 0.5, "other": 0}
+
+
+def test_arcs_are_drawn_from_the_upper_hub_to_the_lower() -> None:
+    drawn = picture(large_fleet())
+    places = {box.key: box.y for box in drawn.boxes}
+    arcs = [line for line in drawn.lines if line.right.startswith("hub-")]
+    assert len(arcs) == 21
+    assert all(places[line.left] < places[line.right] for line in arcs)
+
+
 def test_folded_leaves_have_the_sum_of_their_rates() -> None:
     names = [f"leaf-{number}" for number in range(10)]
-    rates = {f"tcp-{name}": 2.0 for name in names}
+    rates = {f"tcp-{name}": (1.5, 0.5) for name in names}
     drawn = picture([watched("hub", *map(session, names), hub=True, rates=rates)])
     assert [line.label for line in drawn.lines] == ["tcp · 20/s"]
 
@@ -197,8 +256,9 @@ def test_nodes_that_connect_in_a_circle_are_drawn() -> None:
 
 def test_a_node_without_a_status_is_drawn_with_its_url() -> None:
     away = SimpleNamespace(
-        name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None, rates={}, gone={}
-    )
+        name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None, rates={}, gone={},
+        traffic=[],
+    )  # fmt: skip
     drawn = picture([away])  # type: ignore[list-item]
     assert [(box.key, box.state) for box in drawn.boxes] == [("tcp://gone:1", "away")]
     assert picture([]).boxes == []

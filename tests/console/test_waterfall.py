@@ -93,6 +93,23 @@ def test_the_topology_is_lit_there_and_back() -> None:
     assert stops(waterfalls(request(), [reply()])) == ["a", "b", "c", "", "c", "b", "a"]
 
 
+def test_routes_are_told_in_names() -> None:
+    session = "0#tcp-0123456789abcdef"
+    there = Hop(
+        "b", 1, BEGIN, (session, "0#echo"), (session, "0#request-0123456789abcdef"), None, 3, None,
+        (step(1, to="c"),), (), True, None, follows=0,
+    )  # fmt: skip
+    explanation = Explanation(ID, (hop("a", 0, step(1, to="b")), there), "", ways=(way(),))
+    first, second = waterfalls(explanation)[0].rows
+    assert (first.onward, first.back) == ("x", "")
+    assert (second.onward, second.back) == ("c → echo", "a → a request")
+
+
+def test_a_message_ended_with_its_last_step_by_the_common_clock() -> None:
+    [fall] = waterfalls(request(), [reply()])
+    assert fall.ended == BEGIN + 10_000  # the reply, and a clock that is ahead, do not count
+
+
 def test_a_path_that_branches_and_one_that_ends_on_the_way_are_lit() -> None:
     explanation = Explanation(
         ID,
@@ -107,7 +124,9 @@ def test_a_path_that_branches_and_one_that_ends_on_the_way_are_lit() -> None:
     falls = waterfalls(explanation)
     assert stops(falls) == ["hub", "gone", "", "hub", "b", "", "hub", "c"]
     assert [row.is_dropped for row in falls[0].rows] == [False, False, True]
-    assert [row.comes_from for row in falls[0].rows] == ["", "", "hub"]
+    assert [(row.came_from, row.is_branch) for row in falls[0].rows] == [
+        ("", False), ("hub", False), ("hub", True),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hops", [(), (hop("a", 0),), (hop("a", 0, step(-5)),)])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.console.live import Told, hub, leaf, pretending, shown
-from tests.console.test_moments import at, put_journal, put_messages
+from tests.console.test_moments import at, message, put_journal, put_messages
 from tests.node.live import Scenario
 from tests.peers.kept import PeerMissing, needed, tool
 from tests.pipeline.test_whatif import Story
@@ -214,8 +214,10 @@ async def test_a_truck_dies_before_the_eyes(tmp_path: Path) -> None:
         await sees(page, ".waterfall li.dropped .badge.fact", "truck-8")
         await page.locator(".box.lit[data-node=garage-east]").wait_for()
         await page.locator(".traveller").wait_for(state="detached")
+        await page.locator("#topology .badge.then").wait_for()  # the fleet of that moment
         await picture(page, "truck-dies", whole=False)
         await page.click("nav >> text=Incidents")
+        await page.locator("#topology .badge.then").wait_for(state="detached")
         await sees(page, ".losses li", "truck-8")
         await picture(page, "truck-lost", whole=False)
 
@@ -278,7 +280,14 @@ async def test_seven_hubs_and_500_leaves_are_legible() -> None:
         for number in range(7):
             assert await is_in_view(page, f".box.hub[data-node=hub-{number}]")
         await sees(page, ".label", r"tcp · \d+/s")
+        assert await page.locator(".dots.slow").count() == 1
         await picture(page, "many", whole=False)
+
+        await page.evaluate("document.querySelector('.box.hub').isTheSame = true")
+        uptime = await page.locator("#nodes .place").first.text_content()
+        newer = "(uptime) => document.querySelector('#nodes .place').textContent !== uptime"
+        await page.wait_for_function(newer, arg=uptime)  # only what changed is replaced
+        assert await page.evaluate("document.querySelector('.box.hub').isTheSame")
 
         await page.click(".box.fold[data-unfold=hub-3]")
         await page.locator(".box.leaf.slow").wait_for()
@@ -362,6 +371,52 @@ async def test_pages_are_named_for_those_who_do_not_see_them(tmp_path: Path) -> 
             await page.keyboard.press("Tab")
             focused = await page.evaluate("document.activeElement.className")
             assert focused == "skip", name  # the first stop leads past the picture
+
+
+CONTRAST = """() => {
+    const parts = (color) => (color.match(/[\\d.]+/g) || []).map(Number);
+    const light = ([red, green, blue]) => [red, green, blue].map((one) => one / 255)
+        .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+    const behind = (element) => {
+        const paper = element ? parts(getComputedStyle(element).backgroundColor) : [255, 255, 255];
+        return paper.length === 4 && paper[3] === 0 ? behind(element.parentElement) : paper;
+    };
+    const found = [];
+    for (const element of document.querySelectorAll("body *")) {
+        const told = [...element.childNodes].filter((one) => one.nodeType === 3);
+        const text = told.map((one) => one.data.trim()).join("");
+        const box = element.getBoundingClientRect();
+        if (!text || !box.width || element.closest("svg, option, select, .skip")) continue;
+        const style = getComputedStyle(element);
+        const [one, other] = [light(parts(style.color)), light(behind(element))];
+        const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+        if (ratio < 4.5) found.push(`${element.outerHTML.slice(0, 90)} ${ratio.toFixed(2)}`);
+    }
+    return found;
+}"""
+"""The texts whose contrast to what is behind them is less than 4.5 to 1."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_letters_stand_out(tmp_path: Path, scheme: str) -> None:
+    put_journal(tmp_path)
+    put_messages(tmp_path)
+
+    @runs
+    async def scenario() -> None:
+        async with (
+            hub() as top,
+            leaf("truck-7", top),
+            shown(top.url, "tcp://127.0.0.1:1", journal=tmp_path, interval=LOOK) as console,
+            browsing(color_scheme=scheme, reduced_motion="reduce") as page,
+        ):
+            for name in (*VIEWS, f"why?id={message(13)['message_id']}"):
+                await page.goto(f"http://{console.place}/{name}")
+                await sees(page, "#pulse", "^live$")
+                assert await page.evaluate(CONTRAST) == [], name
+
+    scenario()
 
 
 GRID = (32, 20)

@@ -116,7 +116,7 @@ async def test_participants_that_left_before_or_came_later_are_named(tmp_path: P
         await node.stop_worker("truck-7")
         late = await one(node, "truck-7")
         typo = await one(node, "truk-7")
-    assert "truck-7 was not known here yet; it was there " in story(explained(tmp_path, early))
+    assert "truck-7 was not known here yet; it came " in story(explained(tmp_path, early))
     assert "truck-7 had left " in story(explained(tmp_path, late))
     assert "the closest names are truck-7" in story(explained(tmp_path, typo))
 

@@ -91,7 +91,7 @@ def test_a_message_after_the_last_claim_ended_says_so(told: Told, detail: str, e
         claim(1_000, "a", ClaimKind.WITHDRAW, detail), route(1_000, "a", RouteKind.REMOVE),
         message(164_000, NO_ROUTE), claim(170_000, "b"), route(364_000, "b"),
     )  # fmt: skip
-    told_why = f"truck-7 had left 163 ms before{end}; it was there 200 ms later"
+    told_why = f"truck-7 had left 163 ms before{end}; it was back 200 ms later"
     assert lines[1] == f"dropped at hub-a, NO_ROUTE: {told_why}"
 
 

@@ -57,20 +57,21 @@ class State(StrEnum):
 class Watched:
     """A watched node: its URL, its state, and its last status.
 
-    `rates` are the messages per second over each session, in both directions, by its name. `gone`
-    are the peers that disconnected a short time ago, each with the time.
+    `rates` are the messages per second over each session, in and out, by its name. `gone` are the
+    peers that disconnected a short time ago, each with the time.
     """
 
-    def __init__(self, url: str, session: Session) -> None:
+    def __init__(self, url: str, session: Session, console: str) -> None:
         self.url = url
         self.session = session
+        self._console = console  # the name of its node, whose own questions are no traffic
         self.state = State.CONNECTING
         self.problem = ""
         self.seen: Snapshot | None = None
         self.traffic: deque[tuple[float, float]] = deque(
             maxlen=HISTORY
         )  # messages and drops per second
-        self.rates: dict[str, float] = {}
+        self.rates: dict[str, tuple[float, float]] = {}
         self.gone: dict[str, float] = {}
 
     @property
@@ -85,15 +86,39 @@ class Watched:
         if self.seen is not None:
             self.rates = _session_rates(self.seen, seen)
             self._note_gone(self.seen, seen, time.time())
+            self.traffic.append(self._traffic_since(self.seen, seen))
         self.state, self.problem, self.seen = State.HERE, "", seen
-        drops = sum(rate for word, rate in seen.rates.items() if word not in _GOOD)
-        self.traffic.append((round(sum(seen.rates.values()), 1), round(drops, 1)))
 
     def mark(self, state: State, problem: str) -> None:
         """Store that there is no status, and why."""
         self.state, self.problem = state, problem
         if self.seen is not None:
             self.traffic.append((0.0, 0.0))
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """What became of messages so far, by outcome or reason, without what the console asked."""
+        return {} if self.seen is None else self._outcomes_of(self.seen)
+
+    def _outcomes_of(self, seen: Snapshot) -> dict[str, int]:
+        """A question of this console was delivered, and its answer was forwarded."""
+        own = [session for session in seen.sessions if session.peer == self._console]
+        asked = {
+            str(Outcome.DELIVERED): sum(session.messages_in for session in own),
+            str(Outcome.FORWARDED): sum(session.messages_out for session in own),
+        }
+        counts = {word: count - asked.get(word, 0) for word, count in seen.counts.items()}
+        return {word: count for word, count in counts.items() if count > 0}
+
+    def _traffic_since(self, before: Snapshot, now: Snapshot) -> tuple[float, float]:
+        """Messages and drops per second between two snapshots."""
+        seconds = now.uptime - before.uptime
+        if seconds <= 0:  # it was started again
+            return 0.0, 0.0
+        then, later = self._outcomes_of(before), self._outcomes_of(now)
+        new = {word: max(0, count - then.get(word, 0)) for word, count in later.items()}
+        drops = sum(count for word, count in new.items() if word not in _GOOD)
+        return round(sum(new.values()) / seconds, 1), round(drops / seconds, 1)
 
     def _note_gone(self, before: Snapshot, now: Snapshot, at: float) -> None:
         """Remember the peers that disconnected, until they come back or it is long ago."""
@@ -113,19 +138,19 @@ def _peers(seen: Snapshot) -> set[str]:
     return {session.peer for session in seen.sessions if session.peer and session.open}
 
 
-def _session_rates(before: Snapshot, now: Snapshot) -> dict[str, float]:
-    """Messages per second over each session between two snapshots of a node."""
+def _session_rates(before: Snapshot, now: Snapshot) -> dict[str, tuple[float, float]]:
+    """Messages per second over each session, in and out, between two snapshots of a node."""
     seconds = now.uptime - before.uptime
     if seconds <= 0:  # it was started again
         return {}
-    counted = {
-        session.name: session.messages_in + session.messages_out for session in before.sessions
-    }
+    counted = {session.name: session for session in before.sessions}
     return {
-        session.name: max(0.0, session.messages_in + session.messages_out - counted[session.name])
-        / seconds
+        session.name: (
+            max(0, session.messages_in - known.messages_in) / seconds,
+            max(0, session.messages_out - known.messages_out) / seconds,
+        )
         for session in now.sessions
-        if session.name in counted
+        if (known := counted.get(session.name)) is not None
     }
 
 
@@ -143,7 +168,7 @@ class Fleet:
         """Start watching the nodes at these URLs; does not wait for them."""
         for number, url in enumerate(dict.fromkeys(urls), 1):
             session = await self.node.connect(url, name=f"watched-{number}", wait=None)
-            watched = Watched(url, session)
+            watched = Watched(url, session, self.node.name)
             self.watched.append(watched)
             self._tasks.start(self._watch(watched), f"console {url}", endless=True)
 

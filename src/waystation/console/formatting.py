@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from waystation.core.address_types import USUAL_TYPES
 from waystation.core.message import INTERNAL
 from waystation.node.requests import REQUEST_PREFIX
 
 INTERNALS: Final = (INTERNAL, REQUEST_PREFIX, "subscriber-")
 """How the names begin that nodes use among themselves."""
 
+_TRANSPORTS: Final = {str(number): name for name, number in USUAL_TYPES.items() if number}
 _LONGEST: Final = 200
 _ENDLESS: Final = 1e11  # seconds
 
@@ -29,6 +31,18 @@ def plain(text: object) -> str:
     words = str(text)
     harmless = "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:_LONGEST])
     return harmless + "…" * (len(words) > _LONGEST)
+
+
+def place(address: str) -> str:
+    """An address with its transport by name; a participant of the node itself by its name alone.
+
+    >>> place("1#10.0.0.7:4000"), place("77#x"), place("0#echo"), place("x")
+    ('tcp 10.0.0.7:4000', '77 x', 'echo', 'x')
+    """
+    kind, mark, rest = address.partition("#")
+    if not mark or kind == "0":
+        return plain(rest or address)
+    return plain(f"{_TRANSPORTS.get(kind, kind)} {rest}")
 
 
 def receiver(name: str) -> str:
@@ -100,11 +114,11 @@ def since(seconds: float) -> str:
 def duration(microseconds: int) -> str:
     """A short duration, with about three digits.
 
-    >>> duration(0), duration(42), duration(1_234), duration(123_456), duration(12_345_678)
-    ('0 ms', '0.04 ms', '1.2 ms', '123 ms', '12.3 s')
+    >>> duration(0), duration(42), duration(1_234), duration(123_456), duration(6_064_000)
+    ('0 ms', '0.04 ms', '1.2 ms', '123 ms', '6.1 s')
     """
     milliseconds = microseconds / 1_000
-    if abs(milliseconds) >= 10_000:
+    if abs(milliseconds) >= 1_000:
         return f"{milliseconds / 1_000:,.1f} s"
     digits = (
         0 if abs(milliseconds) >= 100 or not microseconds else 1 if abs(milliseconds) >= 1 else 2
@@ -119,6 +133,15 @@ def number(value: float) -> str:
     ('1,234,567', '0.5', '12')
     """
     return f"{value:,.1f}".removesuffix(".0")
+
+
+def rate(value: float) -> str:
+    """A number per second, with two digits.
+
+    >>> rate(0.52), rate(12.34), rate(1234.5)
+    ('0.5', '12', '1,234')
+    """
+    return number(round(value, 1) if value < 10 else round(value))
 
 
 def payload(data: bytes) -> str:

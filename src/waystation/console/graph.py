@@ -9,10 +9,21 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.console.formatting import number
+from waystation.console.formatting import number, rate
 
 BOX: Final = (140, 34)
 """The size of a box, in units of the drawing."""
+
+HARDLY: Final = 0.05
+"""Less than so many messages per second count as none."""
+
+
+class Dots(Struct, frozen=True):
+    """The folded leaves in one state, a dot for each: an SVG path, and the width of its stroke."""
+
+    state: str
+    path: str
+    size: float
 
 
 class NodeBox(Struct, kw_only=True):
@@ -29,21 +40,34 @@ class NodeBox(Struct, kw_only=True):
     unfolded: bool = False
     label: str = ""  # if the name is too long to be drawn
     past: str = ""  # its name, if it is one of the past that has a journal
+    drops: float = 0.0  # messages per second that it drops
+    dots: list[Dots] = []
     x: float = 0
     y: float = 0
     width: float = BOX[0]
     height: float = BOX[1]
 
+    @property
+    def middle(self) -> float:
+        """Its middle, from top to bottom."""
+        return self.y + self.height / 2
+
 
 class Link(Struct, frozen=True):
-    """A connection; `above` was dialed by `below`."""
+    """A connection; `above` was dialed by `below`. `up` and `down` are messages per second."""
 
     below: str
     above: str
     state: str
     transport: str = ""
-    rate: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
     waiting: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Messages per second in both directions."""
+        return self.up + self.down
 
     @property
     def trouble(self) -> str:
@@ -61,13 +85,13 @@ class Link(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As much of that as there is room for: trouble takes the place of the transport."""
-        return " · ".join(filter(None, (self.trouble or self.transport, self._speed())))
+        """As much of that as there is room for: what is wrong, if anything is."""
+        return self.trouble or " · ".join(filter(None, (self.transport, self._speed())))
 
     def _speed(self) -> str:
-        if self.rate < 0.05 or self.state in ("away", "gone"):
+        if self.rate < HARDLY or self.state in ("away", "gone"):
             return ""
-        return f"{number(round(self.rate, 1) if self.rate < 10 else round(self.rate))}/s"
+        return f"{rate(self.rate)}/s"
 
 
 class Graph(Struct):

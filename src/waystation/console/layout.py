@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from waystation.console.graph import BOX, Graph, Link, NodeBox
+from waystation.console.graph import BOX, HARDLY, Dots, Graph, Link, NodeBox
 
 MAX_LEAVES: Final = 6
 """Maximum number of leaves of a node that are drawn one by one; more are folded."""
@@ -27,13 +28,20 @@ SMALL: Final = (112, 24)
 GAP: Final = (104, 12)
 NEAR: Final = 6
 EDGE: Final = 10
-ARC: Final = 84
+ARC: Final = 104
 FEW_ARCS: Final = 5
 """Sizes in units of the drawing: of an unfolded leaf, the gaps between boxes and between unfolded
 leaves, the margin around all, the room for the arcs on the left, and how many of them may have
 labels."""
 
+FOLDED: Final = (BOX[0], 56)
+FIELD: Final = (12, 27, 120, 24)
+PITCHES: Final = (8.0, 6.0, 4.8, 4.0, 3.0, 2.4)
+"""The size of folded leaves, the part of it where they are dots (left, top, width, height), and how
+far these may be apart; the size does not depend on their number, so that hubs keep their places."""
+
 _TROUBLE: Final = frozenset({"slow", "away", "gone"})
+_BY_TROUBLE: Final = ("gone", "away", "slow", "silent", "connecting", "here")
 
 
 class Options(Struct, frozen=True):
@@ -52,9 +60,12 @@ class Line(Struct, frozen=True, kw_only=True):
     state: str  # open, slow, away, or gone
     path: str
     title: str
-    label: str = ""  # where there is room for one, with its right end and its base
+    weight: int = 0  # from 0 for next to no messages to 4 for very many
+    flows: tuple[str, ...] = ()  # where messages move: to the left, to the right
+    label: str = ""  # where there is room for one, with its base, and its right end or middle
     x: float = 0
     y: float = 0
+    anchor: str = "end"
 
 
 class Picture(Struct, frozen=True):
@@ -154,17 +165,17 @@ class _Layout:
             below += self._place(child, depth + 1, below) + GAP[1]
         below = self._place_leaves(key, leaves, depth + 1, below)
         box.x = self._left + depth * (BOX[0] + GAP[0])
-        box.y = round(self._level(key, top), 1)
+        box.y = self._level(key, top)
         self.placed[key] = box
         return max(below - GAP[1] - top, BOX[1])
 
     def _level(self, key: str, top: float) -> float:
         """The middle of what is below a box, unless that is unfolded: then its top."""
-        near = [self.placed[child].y for child in self._children[key] if child in self.placed]
-        near += [fold.y for fold, _ in self._folds if fold.of == key]
+        near = [self.placed[child].middle for child in self._children[key] if child in self.placed]
+        near += [fold.middle for fold, _ in self._folds if fold.of == key]
         if not near or key in self._options.unfolded:
             return top
-        return max(top, (min(near) + max(near)) / 2)
+        return max(top, round((min(near) + max(near) - BOX[1]) / 2, 1))
 
     def _split(self, key: str) -> tuple[list[str], list[str]]:
         """The children of a box: those that have some themselves, and leaves."""
@@ -175,7 +186,7 @@ class _Layout:
     def _place_leaves(self, key: str, leaves: list[str], depth: int, top: float) -> float:
         unlisted = self._graph.unlisted.get(key, 0)
         links = {leaf: link for leaf in leaves if (link := self._parents[leaf]) is not None}
-        troubled = [leaf for leaf in leaves if self._in_trouble(leaf, links[leaf])]
+        troubled = {leaf for leaf in leaves if self._in_trouble(leaf, links[leaf])}
         self.leaves += len(leaves) + unlisted
         self.trouble += len(troubled)
         folds = len(leaves) + (unlisted > 0) > MAX_LEAVES or unlisted > 0
@@ -191,21 +202,24 @@ class _Layout:
         fold = NodeBox(
             key=f"leaves of {key}",
             kind="fold",
-            state="trouble" if set(rest) & set(troubled) else "here",
+            state="trouble" if troubled.intersection(rest) else "here",
             of=key,
             count=len(rest) + unlisted,
-            trouble=len(set(rest) & set(troubled)),
+            trouble=len(troubled.intersection(rest)),
             unfolded=key in self._options.unfolded,
             x=x,
             y=top,
         )
         self.placed[fold.key] = fold
         self._folds.append((fold, [links[leaf] for leaf in rest]))
-        top += BOX[1] + GAP[1]
         if fold.unfolded:  # those in trouble first
-            rest.sort(key=lambda leaf: (leaf not in set(troubled), leaf))
-            top = self._place_grid(rest[:MAX_UNFOLDED], links, x, top)
-        return top
+            rest.sort(key=lambda leaf: (leaf not in troubled, leaf))
+            top += BOX[1] + GAP[1]
+            return self._place_grid(rest[:MAX_UNFOLDED], links, x, top)
+        fold.height = FOLDED[1]
+        states = [self._state(leaf, links[leaf]) for leaf in rest] + ["here"] * unlisted
+        fold.dots = list(_dots(fold, states))
+        return top + FOLDED[1] + GAP[1]
 
     def _place_grid(
         self, leaves: list[str], links: Mapping[str, Link], x: float, top: float
@@ -218,14 +232,17 @@ class _Layout:
             box.y = top + row * (SMALL[1] + NEAR)
             box.width, box.height = SMALL
             box.title = links[leaf].words
-            if box.state == "here" and links[leaf].state in _TROUBLE:
-                box.state = links[leaf].state
+            box.state = self._state(leaf, links[leaf])
             box.kind = "leaf"
         return top + -(-len(leaves) // columns) * (SMALL[1] + NEAR) - NEAR + GAP[1]
 
-    def _in_trouble(self, leaf: str, link: Link) -> bool:
+    def _state(self, leaf: str, link: Link) -> str:
+        """The state of a leaf, or of its connection if that is worse."""
         state = self._graph.boxes[leaf].state
-        return link.state in _TROUBLE or state not in ("here", "connecting")
+        return link.state if state == "here" and link.state in _TROUBLE else state
+
+    def _in_trouble(self, leaf: str, link: Link) -> bool:
+        return self._state(leaf, link) not in ("here", "connecting")
 
     # Lines
 
@@ -239,9 +256,9 @@ class _Layout:
             box = self.placed.get(key)
             if link is not None and box is not None and box.kind != "leaf":
                 above = self.placed[link.above if link.below == key else link.below]
-                yield _line(above, box, link)
+                yield _branch(above, box, link)
         for fold, links in self._folds:
-            yield _line(self.placed[fold.of], fold, _sum(links))
+            yield _branch(self.placed[fold.of], fold, _sum(links))
 
     def _is_around(self, link: Link) -> bool:
         one, other = self.placed.get(link.below), self.placed.get(link.above)
@@ -250,7 +267,7 @@ class _Layout:
     def arcs(self) -> Iterable[Line]:
         """The other lines; around the left side where both ends are in the same column.
 
-        Where there are few of them, or something is wrong, they have a label.
+        Where there are few of them, or something is wrong, they have a label and show what flows.
         """
         cross = self._cross_links()
         around = sum(self._is_around(link) for link in cross)
@@ -258,22 +275,42 @@ class _Layout:
             one, other = self.placed.get(link.below), self.placed.get(link.above)
             if one is None or other is None or "leaf" in (one.kind, other.kind):
                 continue
-            title = f"{one.key} to {other.key}: {link.words}"
             if one.x != other.x:
-                path = _curve(*sorted((one, other), key=lambda box: box.x))
-                yield Line(left=one.key, right=other.key, state=link.state, path=path, title=title)
+                left, right = sorted((one, other), key=lambda box: box.x)
+                yield _line(left, right, link, _curve(left, right))
                 continue
-            label = link.label if link.trouble or around <= FEW_ARCS else ""
-            yield Line(
-                left=one.key,
-                right=other.key,
-                state=link.state,
-                path=_arc(one, other),
-                title=title,
-                label=label,
-                x=self._left - 6,
-                y=(one.y + other.y + BOX[1]) / 2 + 4,
+            out = _bulge(one, other)
+            upper, lower = sorted((one, other), key=lambda box: box.y)
+            line = _line(
+                upper,
+                lower,
+                link,
+                _arc(upper, lower, out),
+                label=link.label,
+                x=one.x - out * 0.75,  # where the curve is farthest out
+                y=(one.middle + other.middle) / 2 + 4,
+                anchor="middle",
             )
+            yield line if link.trouble or around <= FEW_ARCS else replace(line, label="", flows=())
+
+
+def _dots(fold: NodeBox, states: Sequence[str]) -> Iterable[Dots]:
+    """A dot for each folded leaf, in the order of their names; or one for the worst of several."""
+    left, top, width, height = FIELD
+    for pitch in PITCHES:
+        columns, rows = int(width / pitch), int(height / pitch)
+        if columns * rows >= len(states):
+            break
+    each = -(-len(states) // (columns * rows))
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for number in range(-(-len(states) // each)):
+        state = min(states[number * each : (number + 1) * each], key=_BY_TROUBLE.index)
+        row, column = divmod(number, columns)
+        x, y = fold.x + left + (column + 0.5) * pitch, fold.y + top + (row + 0.5) * pitch
+        places[state].append(f"M{x:.4g} {y:.5g}h0")
+    for state, paths in places.items():
+        size = 0.68 if state == "here" else 1.0  # one among hundreds is seen
+        yield Dots(state, "".join(paths), round(pitch * size, 2))
 
 
 def _worst(links: Sequence[Link]) -> str:
@@ -289,26 +326,57 @@ def _sum(links: Sequence[Link]) -> Link:
         "",
         _worst(links),
         "+".join(sorted({link.transport for link in links if link.transport})[:3]),
-        sum(link.rate for link in links),
+        sum(link.up for link in links),
+        sum(link.down for link in links),
         sum(link.waiting for link in links),
     )
 
 
-def _line(left: NodeBox, right: NodeBox, link: Link) -> Line:
+def _branch(left: NodeBox, right: NodeBox, link: Link) -> Line:
+    """The line to a box from the one that it hangs on."""
+    return _line(
+        left,
+        right,
+        link,
+        _curve(left, right),
+        label=link.label,
+        x=right.x - 7,
+        y=right.middle - 5,
+    )
+
+
+def _line(left: NodeBox, right: NodeBox, link: Link, path: str, **label: Any) -> Line:
+    """A line, as thick as much moves over it."""
+    is_right_below = link.below in (right.key, "")
+    to_left, to_right = (link.up, link.down) if is_right_below else (link.down, link.up)
+    moves = link.state in ("open", "slow")
     return Line(
         left=left.key,
         right=right.key,
         state=link.state,
-        path=_curve(left, right),
+        path=path,
         title=f"{left.key} to {right.key}: {link.words}",
-        label=link.label,
-        x=right.x - 7,
-        y=right.y + right.height / 2 - 5,
+        weight=_weight(link.rate) if moves else 0,
+        flows=tuple(
+            way
+            for way, speed in (("left", to_left), ("right", to_right))
+            if moves and speed >= HARDLY
+        ),
+        **label,
     )
 
 
+def _weight(rate: float) -> int:
+    """How thick a line is: one step more for ten times the messages.
+
+    >>> [_weight(rate) for rate in (0, 0.3, 5, 50, 500, 50_000)]
+    [0, 1, 2, 3, 4, 4]
+    """
+    return sum(rate >= least for least in (HARDLY, 1, 10, 100))
+
+
 def _curve(left: NodeBox, right: NodeBox) -> str:
-    start, end = left.y + left.height / 2, right.y + right.height / 2
+    start, end = left.middle, right.middle
     from_x, to_x = left.x + left.width, right.x
     bend = from_x + (to_x - from_x) * 0.3  # early, so that the label has a level line below it
     return (
@@ -316,8 +384,13 @@ def _curve(left: NodeBox, right: NodeBox) -> str:
     )
 
 
-def _arc(one: NodeBox, other: NodeBox) -> str:
-    start, end = sorted((one.y + one.height / 2, other.y + other.height / 2))
-    rows = (end - start) / (BOX[1] + GAP[1])
-    bend = one.x - min(ARC - EDGE, 14 + 9 * rows) * 1.2
-    return f"M{one.x:g} {start:g} C{bend:g} {start:g} {bend:g} {end:g} {one.x:g} {end:g}"
+def _bulge(one: NodeBox, other: NodeBox) -> float:
+    """How far the arc between two boxes is drawn out to the left."""
+    rows = abs(one.middle - other.middle) / (BOX[1] + GAP[1])
+    return min(ARC - EDGE, 28 + 12 * rows) * 1.2
+
+
+def _arc(upper: NodeBox, lower: NodeBox, out: float) -> str:
+    x, bend = upper.x, upper.x - out
+    start, end = upper.middle, lower.middle
+    return f"M{x:g} {start:g} C{bend:g} {start:g} {bend:g} {end:g} {x:g} {end:g}"

@@ -20,8 +20,13 @@ REMEMBERED: Final = 600_000_000
 """Microseconds for which a node or peer that is gone stays in the picture."""
 
 Ends = tuple[str, str]
-Traffic = Mapping[Ends, float]
-"""Messages per second from a node to another."""
+
+
+class Traffic(Struct, frozen=True):
+    """Messages per second: from a node to another, and dropped at a node."""
+
+    rates: Mapping[Ends, float] = {}
+    drops: Mapping[str, float] = {}
 
 
 class NodeThen(Struct, frozen=True, kw_only=True):
@@ -50,7 +55,7 @@ class Moment(Struct, frozen=True):
 
 def moment(history: History, at: int, traffic: Traffic | None = None) -> Moment:
     """The fleet at a moment, with what moved around it."""
-    return _Then(history, at, traffic or {}).moment()
+    return _Then(history, at, traffic or Traffic()).moment()
 
 
 class _Then:
@@ -142,7 +147,12 @@ class _Then:
             kind = "server" if node.name in routers else "hub" if node.is_hub else "node"
             key = plain(node.name)
             graph.boxes[key] = NodeBox(
-                key=key, kind=kind, state=node.state, title=_title(node), past=node.name
+                key=key,
+                kind=kind,
+                state=node.state,
+                title=_title(node),
+                past=node.name,
+                drops=self._traffic.drops.get(node.name, 0.0),
             )
         for name in sorted(self._lives):
             self._add_open(graph, name)
@@ -209,8 +219,14 @@ class _Then:
 
     def _link(self, node: str, peer: str, span: SessionSpan, state: str) -> Link:
         below, above = (peer, node) if span.role == "leaf" else (node, peer)
-        rate = self._traffic.get((node, peer), 0.0) + self._traffic.get((peer, node), 0.0)
-        return Link(plain(below), plain(above), state, plain(span.transport), rate)
+        return Link(
+            plain(below),
+            plain(above),
+            state,
+            plain(span.transport),
+            self._traffic.rates.get((below, above), 0.0),
+            self._traffic.rates.get((above, below), 0.0),
+        )
 
 
 def _title(node: NodeThen) -> str:

@@ -74,6 +74,7 @@ class Moves(Struct, frozen=True):
     total: int
     dropped: int
     rates: dict[tuple[str, str], float]  # messages per second from a node to another
+    drops: dict[str, float]  # messages per second that a node dropped
 
 
 class Bucket(Struct, frozen=True):
@@ -194,11 +195,13 @@ class Movements:
         steps.sort(key=lambda step: (step.at, step.node))
         seconds = max(1, until - since) / SECOND
         counts = Counter((step.node, step.to) for step in steps if step.to)
+        drops = Counter(step.node for step in steps if step.is_dropped)
         return Moves(
             _thinned(steps, most),
             len(steps),
-            sum(step.is_dropped for step in steps),
+            drops.total(),
             {ends: count / seconds for ends, count in counts.items()},
+            {node: count / seconds for node, count in drops.items()},
         )
 
     def _rows(

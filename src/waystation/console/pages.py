@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
@@ -34,7 +35,10 @@ from waystation.console.fleet import Fleet
 from waystation.console.formatting import plain
 from waystation.console.layout import Options
 from waystation.console.sending import Dispatch, Sender
+from waystation.console.sparkline import sparklines
+from waystation.console.strip import strip
 from waystation.console.views import MAX_PAYLOAD, Values, Views
+from waystation.core.incidents import as_sentence
 from waystation.errors import LocalError
 from waystation.net.tasks import subtask
 
@@ -45,8 +49,8 @@ _FLEET_INTERVAL: Final = 0.3  # seconds between two pictures in a stream
 _MAX_NAMES: Final = 64
 _KEEPALIVE: Final = 15.0  # seconds after which an idle stream sends a comment
 _FILTERS: Final = (
-    "plain", "instant", "full_instant", "since", "duration", "number", "payload", "receiver",
-    "receivers",
+    "plain", "instant", "full_instant", "since", "duration", "number", "rate", "payload", "place",
+    "receiver", "receivers",
 )  # fmt: skip
 _TITLES: Final = {
     "connections": "Connections",
@@ -59,6 +63,12 @@ _TITLES: Final = {
     "letters": "Letters",
     "send": "Send",
 }
+_GROUPS: Final = (
+    ("connections", "routes", "subscriptions", "contested"),
+    ("incidents", "past", "why"),
+    ("letters", "send"),
+)
+"""The views as they stand together: what is, what was, and what can be done."""
 
 
 def templates() -> Environment:
@@ -70,20 +80,18 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in (
-        "plain",
-        "instant",
-        "full_instant",
-        "since",
-        "duration",
-        "number",
-        "payload",
-        "receiver",
-        "receivers",
-    ):
+    for name in _FILTERS:
         environment.filters[name] = getattr(formatting, name)
-    environment.globals["titles"] = _TITLES
+    environment.filters |= {"sparklines": sparklines, "strip": strip, "sentence": as_sentence}
+    environment.globals |= {"titles": _TITLES, "groups": _GROUPS}
     return environment
+
+
+class _Drawn(Struct, frozen=True):
+    """The fleet as it is now, as HTML."""
+
+    vitals: str
+    fleet: str
 
 
 class Pages:
@@ -97,7 +105,7 @@ class Pages:
         self._templates = templates()
         self._ending = asyncio.Event()
         self._streams = 0
-        self._drawn: tuple[int, dict[Options, str]] = (-1, {})
+        self._drawn: tuple[int, dict[Options, _Drawn]] = (-1, {})
         self.app = Starlette(
             routes=[
                 Route("/", self._first),
@@ -134,12 +142,13 @@ class Pages:
 
     async def _view(self, request: Request) -> Response:
         name = request.url.path.strip("/")
-        if name == "past":
-            values = await self._views.past(request.query_params, _options(request))
-            if request.headers.get("x-fragment") == "moment":
-                return self._moment(values)
-        else:
-            values = await self._views.by_name[name](request.query_params)
+        values = await self._views.by_name[name](request.query_params, _options(request))
+        part = request.headers.get("x-fragment")
+        if part == "moment" and name == "past":
+            return self._moment(values)
+        if part == "fleet" and name == "why":
+            drawn = "" if values["picture"] is None else self._past_part(values)
+            return HTMLResponse(drawn)
         return self._response(request, name, values)
 
     def _moment(self, values: Values) -> Response:
@@ -194,24 +203,25 @@ class Pages:
             return HTMLResponse(self._rendered(f"{name}_rows.html", values), status)
         if part:
             return HTMLResponse(self._rendered(f"{name}.html", values), status)
-        if name == "past" and values["picture"] is not None:
-            fleet = self._past_part(values)
-        else:
-            fleet = self._fleet_part(_options(request, values.get("stops", ())))
-        values = {**values, "fleet": Markup(fleet)}  # noqa: S704 - from a template
+        now = self._fleet_part(_options(request, values.get("stops", ())))
+        is_past = name in ("past", "why") and values["picture"] is not None
+        fleet = self._past_part(values) if is_past else now.fleet
+        values |= {"fleet": Markup(fleet), "head": Markup(now.vitals)}  # noqa: S704 - from templates
         return HTMLResponse(self._rendered("page.html", values), status)
 
     def _rendered(self, template: str, values: Values) -> str:
         return self._templates.get_template(template).render(values)
 
-    def _fleet_part(self, options: Options) -> str:
+    def _fleet_part(self, options: Options) -> _Drawn:
         """The fleet as HTML, rendered once per change for all clients with the same options."""
         count = self._fleet.changes.count
         if self._drawn[0] != count or len(self._drawn[1]) > _MAX_STREAMS:
             self._drawn = (count, {})
         known = self._drawn[1]
         if options not in known:
-            known[options] = self._rendered("fleet.html", self._views.fleet(options))
+            values = self._views.fleet(options)
+            parts = (self._rendered(name, values) for name in ("vitals.html", "fleet.html"))
+            known[options] = _Drawn(*parts)
         return known[options]
 
     # Events
@@ -227,14 +237,14 @@ class Pages:
         try:
             told = {dispatch.id: dispatch.version for dispatch in self._sender.kept}
             clock = asyncio.get_running_loop().time
-            fleet, shown, next_fleet = "", -1, clock()
+            fleet, shown, next_fleet = None, -1, clock()
             while not self._ending.is_set():
                 sent, drawn = self._sender.changes.count, self._fleet.changes.count
                 if drawn != shown and clock() >= next_fleet:
                     shown, next_fleet = drawn, clock() + _FLEET_INTERVAL
                     if fleet != (part := self._fleet_part(options)):
                         fleet = part
-                        yield _event("fleet", {"html": fleet})
+                        yield _event("fleet", {"html": part.vitals + part.fleet})
                 for dispatch in self._sender.kept:
                     if told.get(dispatch.id) != dispatch.version:
                         told[dispatch.id] = dispatch.version

@@ -19,7 +19,7 @@ from msgspec import Struct
 from waystation.console.formatting import INTERNALS, full_instant, number, plain
 from waystation.console.history import History, Tables
 from waystation.console.layout import Options, draw
-from waystation.console.moment import Moment, moment
+from waystation.console.moment import Moment, Traffic, moment
 from waystation.console.movements import SECOND, Bucket, Movements, Moves, Timeline
 from waystation.errors import LocalError
 
@@ -75,6 +75,16 @@ class Past:
         async with self._reading:
             return await asyncio.to_thread(self._show, asked)
 
+    async def fleet(self, at: int, options: Options) -> dict[str, Any]:
+        """The fleet of a moment alone: what its picture and the list of its nodes show."""
+        async with self._reading:
+            return await asyncio.to_thread(self._fleet, at, options)
+
+    def _fleet(self, at: int, options: Options) -> dict[str, Any]:
+        self._refresh()
+        then = moment(self._history, at)
+        return {"at": at, "moment": then, "picture": draw(then.graph, options), "options": options}
+
     def _show(self, asked: PastRequest) -> dict[str, Any]:
         self._refresh()
         history = self._history
@@ -86,7 +96,7 @@ class Past:
         at = min(max(at, timeline.first), timeline.last)
         internals = asked.options.internals
         moves = self._movements.between(at, at + span, MAX_MOVES, history, internals=internals)
-        then = moment(history, at, moves.rates)
+        then = moment(history, at, Traffic(moves.rates, moves.drops))
         node = self._chosen(asked.node, then)
         return {
             "at": at,
@@ -213,7 +223,7 @@ def words(then: Moment, moves: Moves, span: int) -> str:
     parts = [f"{number(here)} {'node' if here == 1 else 'nodes'} running"]
     if then.gone:
         parts.append(f"{number(then.gone)} gone")
-    parts.append(f"{number(moves.total)} steps of messages in {number(span / SECOND)} s")
+    parts.append(f"{number(moves.total)} message steps in {number(span / SECOND)} s")
     if moves.dropped:
         parts.append(f"{number(moves.dropped)} dropped")
     return f"{full_instant(then.at)}: {', '.join(parts)}"

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from waystation.console.fleet import DRAWN_SESSIONS, State, Watched
-from waystation.console.formatting import plain
+from waystation.console.formatting import place, plain
 from waystation.console.graph import Graph, Link, NodeBox
 from waystation.console.layout import Options, Picture, draw
-from waystation.core.address_types import USUAL_TYPES
 from waystation.node.status import ServerStatus, SessionStatus
 
 MAX_SERVERS: Final = 20
 """Maximum number of brokers and gossip routers of a node that are drawn."""
-
-_TRANSPORTS: Final = {str(number): name for name, number in USUAL_TYPES.items()}
 
 
 def picture(
@@ -42,6 +39,7 @@ def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
             state=str(watched.state),
             title=f"at {watched.url}",
             url=watched.url,
+            drops=watched.traffic[-1][1] if watched.traffic else 0.0,
         )
         known = boxes.setdefault(box.key, box)
         if known.state != State.HERE:  # it may be reached at another URL
@@ -93,8 +91,7 @@ def peer_name(session: SessionStatus) -> str:
     """What a peer calls itself; otherwise its transport and place."""
     if session.peer:
         return plain(session.peer)
-    kind, mark, place = session.place.partition("#")
-    return plain(f"{_TRANSPORTS.get(kind, kind)} {place}" if mark else session.place)
+    return place(session.place)
 
 
 def proof_of(session: SessionStatus) -> str:
@@ -104,19 +101,20 @@ def proof_of(session: SessionStatus) -> str:
     return "its name is not proven" if session.peer else ""
 
 
-def transport_of(place: str) -> str:
-    """The transport of a place, such as `1#10.0.0.7:4000`.
+def transport_of(address: str) -> str:
+    """The transport of an address, such as `1#10.0.0.7:4000`.
 
     >>> transport_of("1#10.0.0.7:4000"), transport_of("77#x"), transport_of("x")
     ('tcp', '77', '')
     """
-    kind, mark, _ = place.partition("#")
-    return plain(_TRANSPORTS.get(kind, kind)) if mark else ""
+    return place(address).partition(" ")[0] if "#" in address else ""
 
 
 def _link(node: str, peer: str, session: SessionStatus, watched: Watched, *, here: bool) -> Link:
     slow = session.stalled or session.waiting > 0
     state = "away" if not here else "slow" if slow else "open"
-    below, above = (node, peer) if session.opened_here else (peer, node)
-    rate = watched.rates.get(session.name, 0.0)
-    return Link(below, above, state, transport_of(session.place), rate, max(0, session.waiting))
+    came, went = watched.rates.get(session.name, (0.0, 0.0))
+    ends = (node, peer, state, transport_of(session.place), went, came)
+    if not session.opened_here:
+        ends = (peer, node, state, transport_of(session.place), came, went)
+    return Link(*ends, max(0, session.waiting))

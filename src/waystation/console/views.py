@@ -19,8 +19,8 @@ from waystation.console.formatting import INTERNALS
 from waystation.console.layout import Options
 from waystation.console.letters import Letters
 from waystation.console.sending import Sender, SendRequest
-from waystation.console.sparkline import sparklines
 from waystation.console.topology import peer_name, picture
+from waystation.console.vitals import vitals
 from waystation.core.message import INTERNAL, check_message_id
 from waystation.errors import LocalError, WaystationError
 from waystation.node.status import (
@@ -45,12 +45,15 @@ MAX_REFRESHED: Final = 5_000
 """Tables with more entries than this are not refreshed automatically."""
 
 MAX_REPLIES: Final = 4
+MAX_STOPS: Final = 60
+"""Maximum number of nodes on the path of a message that are drawn although they are folded."""
 MAX_PAYLOAD: Final = 64 * 1024
 MAX_TTL: Final = 3_600.0
 
 Query: TypeAlias = Mapping[str, str]
 Values: TypeAlias = dict[str, Any]
-View: TypeAlias = Callable[[Query], Awaitable[Values]]
+View: TypeAlias = Callable[[Query, Options], Awaitable[Values]]
+"""A view: what is asked for, and what the picture beside it is to show."""
 
 
 _EMPTY: Final[Query] = {
@@ -131,15 +134,15 @@ class Views:
         self._known_feed: Feed | None = None
         self._known_past: Past | None = None
         self.by_name: dict[str, View] = {
-            "connections": lambda query: self._table(_SESSIONS, query),
-            "routes": lambda query: self._table(_ROUTES, query),
-            "subscriptions": lambda query: self._table(_SUBSCRIPTIONS, query),
-            "contested": lambda query: self._table(_CONTESTED, query),
-            "incidents": self._incidents,
-            "past": lambda query: self.past(query, Options()),
-            "why": self._why,
-            "letters": self.letters.view,
-            "send": self._send,
+            "connections": lambda query, _: self._table(_SESSIONS, query),
+            "routes": lambda query, _: self._table(_ROUTES, query),
+            "subscriptions": lambda query, _: self._table(_SUBSCRIPTIONS, query),
+            "contested": lambda query, _: self._table(_CONTESTED, query),
+            "incidents": lambda query, _: self._incidents(query),
+            "past": self.past,
+            "why": self.why,
+            "letters": lambda query, _: self.letters.view(query),
+            "send": lambda query, _: self._send(query),
         }
 
     def fleet(self, options: Options) -> Values:
@@ -149,7 +152,7 @@ class Views:
             "nodes": watched,
             "picture": picture(watched, self._fleet.node.name, options),
             "options": options,
-            "curves": {one.url: sparklines(one.traffic) for one in watched},
+            "vitals": vitals(watched),
         }
 
     # Tables
@@ -204,22 +207,32 @@ class Views:
 
     # One message
 
-    async def _why(self, query: Query) -> Values:
+    async def why(self, query: Query, options: Options) -> Values:
+        """The explanation of a message, and the fleet of the moment when it ended."""
         id = query.get("id", "").strip().lower()
         values: Values = {
             "id": id,
             "explanation": None,
             "falls": [],
             "stops": [],
+            "picture": None,
             "problem": "",
             "has_journal": self.has_journal,
             "has_past": self._journal is not None or self._tables is not None,
         }
-        if id:
-            try:
-                values.update(await asyncio.to_thread(self._waterfall, id))
-            except (LocalError, OSError) as error:
-                values["problem"] = _said(error)
+        if not id:
+            return values
+        try:
+            values |= await asyncio.to_thread(self._waterfall, id)
+            falls = values["falls"]
+            if self._journal is not None and any(fall.rows for fall in falls):
+                passed = options.shown | set(values["stops"][:MAX_STOPS])
+                at = max(fall.ended for fall in falls if fall.rows)
+                values |= await self._past_of(self._journal).fleet(
+                    at, replace(options, shown=frozenset(passed))
+                )
+        except (LocalError, OSError) as error:
+            values["problem"] = _said(error)
         return values
 
     # The past
@@ -259,15 +272,20 @@ class Views:
         values: Values = {"has_journal": self.has_journal, "problem": "", "picture": None}
         if self._journal is None:
             return values
-        from waystation.console.past import Past, past_request  # noqa: PLC0415 - it needs pyarrow
+        from waystation.console.past import past_request  # noqa: PLC0415 - it needs pyarrow
 
-        if self._known_past is None:
-            self._known_past = Past(self._journal)
         try:
             asked = past_request(query, options)
-            return values | await self._known_past.show(asked)
+            return values | await self._past_of(self._journal).show(asked)
         except (LocalError, OSError) as error:
             return values | {"problem": _said(error)}
+
+    def _past_of(self, journal: Path) -> Past:
+        from waystation.console.past import Past  # noqa: PLC0415 - it needs pyarrow
+
+        if self._known_past is None:
+            self._known_past = Past(journal)
+        return self._known_past
 
     def _waterfall(self, id: str) -> Values:
         """The explanation of a message and of its replies, and how they are drawn."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from waystation.console.formatting import plain
+from waystation.console.formatting import place, plain, receiver
+from waystation.core.address_types import is_session_name
 from waystation.why.explanation import Explanation, Hop, Way
 
 NARROWEST = 0.8
@@ -27,12 +28,24 @@ class Row(Struct, frozen=True, kw_only=True):
     offset_us: int  # since the message began
     stay_us: int  # how long it was there
     is_reply: bool = False
-    comes_from: str = ""  # if that is not the row above
+    came_from: str = ""  # the node before it
+    is_branch: bool = False  # whether that is not the row above
 
     @property
     def is_dropped(self) -> bool:
         """Whether a copy of it ended here without being delivered."""
         return any(step.outcome == "DROPPED" for step in self.hop.steps)
+
+    @property
+    def onward(self) -> str:
+        """Where it was to go, in names: a session is the node at its other end."""
+        after = [step.next_node for step in self.hop.steps if step.next_node]
+        return _in_names(self.hop.onward, after[0] if after else "")
+
+    @property
+    def back(self) -> str:
+        """The way of a reply, in names; empty if none was expected."""
+        return _in_names(self.hop.back, self.came_from)
 
 
 class Waterfall(Struct, frozen=True, kw_only=True):
@@ -43,6 +56,7 @@ class Waterfall(Struct, frozen=True, kw_only=True):
     replies: list[Row]
     span_us: int  # from one end of the axis to the other
     several: bool  # whether other messages have the same id
+    ended: int  # when nothing more became of it, replies aside; by the clock of all nodes
 
 
 def waterfalls(explanation: Explanation, replies: Sequence[Explanation] = ()) -> list[Waterfall]:
@@ -105,6 +119,7 @@ def _waterfall(
         replies=list(_rows(back, first, length, is_reply=True)),
         span_us=length,
         several=len(explanation.ways) > 1,
+        ended=max((_span(hop)[1] for _, hop in there), default=first),
     )
 
 
@@ -129,5 +144,14 @@ def _rows(hops: list[tuple[int, Hop]], first: int, length: int, *, is_reply: boo
             offset_us=begins - first,
             stay_us=ends - begins,
             is_reply=is_reply,
-            comes_from=nodes.get(hop.follows or 0, "") if elsewhere else "",
+            came_from="" if hop.follows is None else nodes.get(hop.follows, ""),
+            is_branch=elsewhere,
         )
+
+
+def _in_names(route: Sequence[str], session: str) -> str:
+    """A route for people; the session that it begins with leads to a node that is known."""
+    names = [receiver(place(address)) for address in route]
+    if names and is_session_name(names[0]):
+        names[0] = session or "a session"
+    return " → ".join("a session" if is_session_name(name) else name for name in names)

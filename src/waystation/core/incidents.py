@@ -95,6 +95,9 @@ NAMES: Final = {
 FLEET: Final = ("parent", "leaf", "peer")
 """The roles of sessions between nodes of the fleet."""
 
+_COMMON: Final = ("a", "nobody", "the", "there", "what")
+"""How causes begin that do not begin with a name."""
+
 _OWN_END: Final = ("stopped", "restart")
 _SESSION: Final = "0#"
 TEXTS: Final = {
@@ -675,6 +678,16 @@ def _the_rest(loss: Loss, began: int) -> tuple[Cause, str]:
 
 
 # Sentences
+
+
+def as_sentence(text: str) -> str:
+    """A cause as a sentence of its own; names stay as they are written.
+
+    >>> as_sentence("the route to truck-7 expired"), as_sentence("hub was stopped")
+    ('The route to truck-7 expired.', 'hub was stopped.')
+    """
+    first, space, rest = text.partition(" ")
+    return f"{first.capitalize() if first in _COMMON else first}{space}{rest}."
 
 
 def lasted(microseconds: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from waystation.core.incidents import NAMES, Incident
+from waystation.core.incidents import NAMES, OTHER, Incident, as_sentence
 from waystation.report.blocks import Card, Cards, Cell, Grid, Section, Words, top
 from waystation.report.facts import Facts
 from waystation.report.numbers import count, duration, plural
@@ -43,10 +43,11 @@ def incidents(facts: Facts, tables: str | Path) -> Section:
 
 def _card(incident: Incident, tables: str | Path) -> Card:
     cost = f"{plural(incident.lost, 'message')} lost" if incident.lost else ""
+    cause, is_other = as_sentence(incident.cause), incident.kind == OTHER
     return Card(
-        title=NAMES.get(incident.kind, incident.kind),
+        title=cause if is_other else NAMES.get(incident.kind, incident.kind),
         when=_when(incident),
-        text=f"{incident.cause}.",
+        text="" if is_other else cause,
         cost=cost,
         whom=_whom(incident.participants),
         commands=tuple(why_command(id, tables) for id in incident.evidence[:1]),

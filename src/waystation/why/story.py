@@ -354,7 +354,8 @@ class _Hop:
         entries = self._source.entries(self._visit, name)
         before = [entry for entry in entries if entry.since <= self._received]
         after = [entry for entry in entries if entry.since > self._received]
-        later = f"; it was there {span(after[0].since - self._received)} later" if after else ""
+        verb = "was back" if before else "came"
+        later = f"; it {verb} {span(after[0].since - self._received)} later" if after else ""
         claim = self._ended_claim(name, before)
         if claim is not None:
             return f"{claim}{later}"

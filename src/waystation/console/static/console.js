@@ -53,8 +53,8 @@ async function show(url, { keep = false, ...options } = {}) {
     if (!keep) history.pushState(null, "", place.pathname + place.search);
     markView(place.pathname);
     view.focus({ preventScroll: true });
-    watchShownMessage();
-    enterView();
+    await enterView();
+    if (number === asked) watchShownMessage();
   } catch {
     if (number === asked) location.assign(url); // let the browser show the error
   } finally {
@@ -79,23 +79,55 @@ async function showRows(url) {
   if (found && number === asked && rows.isConnected) swap(rows, found.html);
 }
 
-// Replace what changed, except what the user is working with.
+// Replace what changed, and nothing else: what has the focus, is scrolled or is animated stays.
 const last = new WeakMap(); // the HTML that each element was last given
 function swap(element, html) {
   if (last.get(element) === html) return false;
-  const fresh = document.createElement("template");
-  fresh.innerHTML = html;
   const selection = getSelection();
   if (!selection.isCollapsed && element.contains(selection.anchorNode)) return false;
-  const focused = element.contains(document.activeElement) ? document.activeElement : null;
-  const focusable = "a, button, input, select, textarea, [tabindex]";
-  const position = focused ? [...element.querySelectorAll(focusable)].indexOf(focused) : -1;
-  const scrolled = [...element.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html;
   last.set(element, html);
-  element.replaceChildren(fresh.content);
-  [...element.querySelectorAll(".scroll")].forEach((box, at) => scrolled[at] && box.scrollTo(...scrolled[at]));
-  element.querySelectorAll(focusable)[position]?.focus({ preventScroll: true });
+  becomeChildren(element, fresh.content);
   return true;
+}
+
+const OWN = ["lit", "drops", "zooms"]; // classes that this script gives
+function become(element, fresh) {
+  const own = OWN.filter((name) => element.classList.contains(name));
+  for (const name of element.getAttributeNames()) {
+    if (!fresh.hasAttribute(name)) element.removeAttribute(name);
+  }
+  for (const name of fresh.getAttributeNames()) {
+    const value = fresh.getAttribute(name);
+    if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  }
+  if (own.length) element.classList.add(...own);
+  becomeChildren(element, fresh);
+}
+
+// Children with a key are found by it, wherever they are; others by their place.
+function becomeChildren(element, fresh) {
+  const keyed = new Map([...element.children].filter((one) => one.dataset.key).map((one) => [one.dataset.key, one]));
+  let here = element.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    while (here?.nodeName === "circle" && here.classList.contains("traveller")) here = here.nextSibling;
+    const found = wanted.dataset?.key ? keyed.get(wanted.dataset.key) : isLike(here, wanted) ? here : null;
+    if (!found) element.insertBefore(wanted, here);
+    else if (found === here) here = here.nextSibling;
+    else element.insertBefore(found, here);
+    if (found?.nodeType === Node.ELEMENT_NODE) become(found, wanted);
+    else if (found && found.data !== wanted.data) found.data = wanted.data;
+  }
+  while (here) {
+    const next = here.nextSibling;
+    if (here.nodeName !== "circle" || !here.classList.contains("traveller")) here.remove();
+    here = next;
+  }
+}
+
+function isLike(one, other) {
+  return one && one.nodeName === other.nodeName && !one.dataset?.key;
 }
 
 document.addEventListener("click", (event) => {
@@ -196,16 +228,20 @@ for (const end of ["pointerup", "pointercancel"]) {
 }
 
 function showFleet() {
-  if (past) return refreshRows();
+  if (past || explained) {
+    showParts(latest, "vitals");
+    return refreshRows();
+  }
   showParts(latest);
   if (stops.length && !moving) move();
   refreshRows();
 }
 
-function showParts(html) {
+function showParts(html, only = "") {
   const fresh = document.createElement("template");
   fresh.innerHTML = html;
   for (const part of fresh.content.children) {
+    if (only && part.id !== only) continue;
     if (swap(document.getElementById(part.id), part.innerHTML) && part.id === "topology") {
       applyView();
       light();
@@ -217,6 +253,7 @@ function showParts(html) {
 function redraw() {
   listen();
   if (past) visit(past.at);
+  if (explained) showExplained();
 }
 
 function setPulse(state, words) {
@@ -238,7 +275,7 @@ function refreshRows() {
 // The part of the picture that is in view
 
 const SMALLEST = 0.15;
-const READABLE = 0.75; // below this scale, letters are too small to begin with
+const READABLE = 0.6; // below this scale, letters are too small to begin with
 const LARGEST = 3;
 const seenPart = { scale: 0, x: 0, y: 0 }; // scale 0: not chosen yet
 
@@ -384,7 +421,7 @@ function askForStops() {
   const lacking = stops.filter((stop) => stop && !drawnNames.has(stop) && !shown.show.includes(stop));
   if (!lacking.length) return;
   shown.show = [...shown.show.filter((name) => stops.includes(name)), ...stops].slice(-60);
-  listen();
+  redraw();
 }
 
 function follow(known) {
@@ -453,16 +490,27 @@ function travel(from, to) {
 // The past: a moment chosen with the slider, and what moved then
 
 const DRAGGING = 120; // milliseconds after the last move of the slider before a moment is asked for
+let explained = false; // while the view explains a message of which the journal tells
 let past = null; // while the view of the past is shown: its moment, and whether it plays
 let choosing = 0;
 let visits = 0;
 
-function enterView() {
+function enterView({ isDrawn = false } = {}) {
   const form = document.querySelector("form[data-past]");
-  const left = past && !form;
+  const was = past || explained;
+  explained = document.querySelector("#view [data-then]") !== null;
   past = form ? { at: Number(form.dataset.at), span: Number(form.dataset.span), playing: false } : null;
   if (past) visit(past.at, { replay: false });
-  else if (left && latest) showFleet();
+  else if (explained) return isDrawn || showExplained();
+  else if (was && latest) showFleet();
+}
+
+// The fleet of the moment when the explained message ended.
+async function showExplained() {
+  const place = location.href;
+  const query = pictureQuery(new URLSearchParams(location.search));
+  const found = await fetchPart(`${location.pathname}?${query}`, "fleet").catch(() => null);
+  if (found?.html && explained && place === location.href) showParts(found.html);
 }
 
 // Show a moment; with `replay`, also let move what moved in the time that follows it.
@@ -597,6 +645,6 @@ document.addEventListener("submit", (event) => {
 
 addEventListener("pageshow", (event) => event.persisted && listen());
 applyView();
+enterView({ isDrawn: true });
 watchShownMessage();
-enterView();
 listen();
