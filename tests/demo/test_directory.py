@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from waystation.demo.directory import prepared
+from waystation.demo.summary import from_here
 from waystation.errors import LocalError
 
 
@@ -70,3 +71,11 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         directory.write("deeds.json", [1, 2])
         assert json.loads((tmp_path / "deeds.json").read_text()) == [1, 2]
         assert not list(tmp_path.glob(".faults*"))
+
+
+def test_paths_below_the_current_directory_are_told_relative_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_here(tmp_path / "out" / "journal") == Path("out/journal")
+    assert from_here(tmp_path.parent) == tmp_path.parent

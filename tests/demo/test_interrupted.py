@@ -148,7 +148,7 @@ def test_without_java_it_says_what_is_missing_and_does_the_rest(tmp_path: Path) 
     with demo(tmp_path / "demo", code=WITHOUT_A_FLEET, PATH=path, JAVA_HOME="") as ended:
         assert ended.process.wait(EFFECT_TIMEOUT) == 1
         lines = ended.said().splitlines()
-        assert f"Output is in {ended.out}" in lines
+        assert f"Output: {ended.out}" in lines
         assert lines[-1].startswith("waystation: the tables were not built: Spark needs Java")
         told = json.loads((ended.out / "demo.json").read_text())
         assert told["state"] == "incomplete"

@@ -22,6 +22,7 @@ from waystation.errors import LocalError
 from waystation.pipeline.tables import BUILT, REPORTED
 from waystation.report import Progress, write_report
 from waystation.report.arrays import Found
+from waystation.report.blocks import Figure, Words, spread
 from waystation.report.page import sections
 
 Row = dict[str, Any]
@@ -485,6 +486,29 @@ def test_incidents_come_first_the_costliest_before_the_others(tmp_path: Path) ->
     assert text.index("A node crashed") < text.index("Topology", text.index("What stands out"))
     assert page.count('class="band"') % 6 == 0  # each on every chart over time, in both widths
     assert page.count('class="band"') >= 12
+
+
+def test_a_card_says_in_words_who_went_without_and_what_has_no_kind(tmp_path: Path) -> None:
+    tables = small_fleet(tmp_path / "tables")
+    unnamed = [f"subscriber-{number:016x}" for number in range(3)]
+    write(tables, "incidents", [
+        incident("slow_receiver", 0, 3, "a subscriber at leaf had no room", participants=unnamed),
+        incident("other", 1, 1, "truck-7 left hub", participants=["truck-7"]),
+    ])  # fmt: skip
+    text = Reader(page_of(tables, tmp_path / "report.html")).text
+    assert "A subscriber at leaf had no room." in text
+    assert "3 subscribers" in text
+    assert "subscriber-0000000000000000" not in text
+    assert "truck-7 left hub" in text
+    assert "Other losses" not in text
+
+
+def test_a_chart_with_one_column_is_a_sentence() -> None:
+    told = spread([("1", 5, "t-1"), ("2", 0, "t-1")], "label", "All five are alike.")
+    assert told == Words("All five are alike.")
+    drawn = spread([("1", 5, "t-1"), ("2", 1, "t-1")], "label", "Five and one.")
+    assert isinstance(drawn, Figure)
+    assert drawn.caption == "Five and one."
 
 
 def test_tables_without_incidents_say_so(tmp_path: Path) -> None:

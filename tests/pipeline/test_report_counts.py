@@ -343,6 +343,17 @@ def test_a_lease_that_outlives_the_journal_exists_at_the_end(tmp_path: Path) -> 
     assert [one.participant for one in changes.oldest] == ["truck", "van"]
 
 
+def test_entries_that_a_node_made_for_itself_are_not_listed_as_the_oldest(tmp_path: Path) -> None:
+    changes = changed(
+        tmp_path,
+        entry("tcp-c377b447797953a6", 0, None, None),
+        entry("subscriber-c377b447797953a6", 0, None, None),
+        entry("truck", 9 * MINUTE, None, None),
+    )
+    assert sum(changes.standing.values()) == 3
+    assert [one.participant for one in changes.oldest] == ["truck"]
+
+
 def test_a_sticky_entry_past_its_expiry_is_reported(tmp_path: Path) -> None:
     changes = changed(
         tmp_path,

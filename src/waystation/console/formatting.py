@@ -5,11 +5,11 @@ HTML escaping is not done here: the templates escape everything.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from waystation.core import spoken
 from waystation.core.address_types import USUAL_TYPES
 from waystation.core.message import INTERNAL
 from waystation.node.requests import REQUEST_PREFIX
@@ -46,30 +46,13 @@ def place(address: str) -> str:
 
 
 def receiver(name: str) -> str:
-    """Who receives a message; names that nodes made up for a short while are told in words.
-
-    >>> receiver("truck-7"), receiver("subscriber-67c5dc23c9d6c3fe")
-    ('truck-7', 'a subscriber')
-    """
-    word, _, digits = name.partition("-")
-    made_up = word in ("subscriber", "request") and len(digits) == 16
-    return f"a {word}" if made_up and set(digits) <= set("0123456789abcdef") else plain(name)
+    """Who receives a message, in words where the name was made up."""
+    return plain(spoken.receiver(name))
 
 
 def receivers(names: Sequence[str]) -> list[str]:
-    """Several of them, each once.
-
-    >>> receivers(["subscriber-67c5dc23c9d6c3fe", "truck-7", "subscriber-7098b61aa36508d9"])
-    ['truck-7', '2 subscribers']
-    """
-    counts = Counter(map(receiver, names))
-    known = [name for name in counts if not name.startswith("a ")]
-    made_up = [
-        name if count == 1 else f"{count} {name.removeprefix('a ')}s"
-        for name, count in counts.items()
-        if name.startswith("a ")
-    ]
-    return known + made_up
+    """Several of them, each once."""
+    return [plain(name) for name in spoken.receivers(names)]
 
 
 def instant(microseconds: int) -> str:

@@ -27,6 +27,6 @@ def remedies(journal: Path, comparison: Comparison) -> Iterator[str]:
         saved = {row["message_id"] for row in rows if row["verdict"] == SAVED}
         cost = {message_id for message_id, _ in finding.claims}
         yield (
-            f"If the route to {finding.subject} had held {LONGER}: {len(cost & saved):,} of "
+            f"If the route to {finding.subject} had lived for 60 s: {len(cost & saved):,} of "
             f"{len(cost):,} would have arrived."
         )

@@ -95,10 +95,10 @@ def _found(matched_fault: MatchedFault) -> FaultResult:
 
 def next_lines(summary: Summary, command: str) -> Iterator[str]:
     """Closing lines: where the output is, and commands to try next."""
-    out = Path(summary.out)
-    yield f"Output is in {out}"
+    out = from_here(Path(summary.out))
+    yield f"Output: {out}"
     if summary.report is not None:
-        yield f"Report: {summary.report}"
+        yield f"Report: {from_here(Path(summary.report))}"
     yield "Try next:"
     journal = shlex.quote(str(out / "journal"))
     if summary.lost_message is not None:
@@ -108,3 +108,9 @@ def next_lines(summary: Summary, command: str) -> Iterator[str]:
         yield f"  {command} pipeline table --journal {journal} --at {at} --node hub-a"
     yield f"  {command} lost --journal {journal}"
     yield f"  {command} pipeline whatif --journal {journal} --suggest"
+
+
+def from_here(path: Path) -> Path:
+    """A path as short as it can be typed: relative, if it is below the current directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

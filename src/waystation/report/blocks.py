@@ -6,12 +6,16 @@ The template turns these into HTML, and escapes all strings in them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from markupsafe import Markup
 from msgspec import Struct
 
-from waystation.report.charts import NARROW, WIDE
+from waystation.report.charts import NARROW, WIDE, Bar, columns
+from waystation.report.times import Bins
+
+Narrowed: TypeAlias = Callable[[Sequence[Bar]], Sequence[Bar]]
+"""How bars are labelled on a narrow page."""
 
 
 class Key(Struct, frozen=True):
@@ -92,10 +96,9 @@ class Card(Struct, frozen=True):
     title: str
     when: str
     text: str
-    cost: str = ""
+    lost: int = 0
     whom: str = ""
     commands: tuple[str, ...] = ()
-    tone: Literal["plain", "bad"] = "plain"
 
 
 class Cards(Struct, frozen=True):
@@ -134,6 +137,24 @@ class Finding(Struct, frozen=True):
 def figure(draw: Callable[[int], Markup], legend: Sequence[Key] = (), caption: str = "") -> Figure:
     """A figure from a function that draws it at any width."""
     return Figure(draw(WIDE), draw(NARROW), tuple(legend), caption)
+
+
+def band_keys(bins: Bins) -> list[Key]:
+    """What the bands of a chart over time are, if it has any."""
+    return [Key("band", "an incident meanwhile")] if bins.bands else []
+
+
+def spread(
+    bars: Sequence[Bar], label: str, caption: str, narrow: Narrowed = list
+) -> Figure | Words:
+    """Numbers side by side; where all is in one place, a picture says no more than its caption."""
+    if sum(number > 0 for _, number, _ in bars) < 2:
+        return Words(caption)
+
+    def draw(width: int) -> Markup:
+        return columns(bars if width > NARROW else narrow(bars), width, label)
+
+    return figure(draw, (), caption)
 
 
 def top(shown: int, all: int, what: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from waystation.core.address_types import GENERATED
 from waystation.journal.schema import INSTANT
 from waystation.report.reading import Tables
 from waystation.report.tally import Tally
@@ -55,6 +56,8 @@ _COLUMNS: Final = [
 ]
 _SAME: Final = ("node", "incarnation", "participant")
 _NEVER: Final = 1 << 62
+_MADE_UP: Final = f"^[a-z]+-[0-9a-f]{{{GENERATED}}}$"
+"""The names that nodes give to sessions, requests and subscriptions."""
 
 
 class Entry(Struct, frozen=True):
@@ -154,7 +157,17 @@ def _count_standing(rows: Any, changes: Changes, end: int) -> None:
     overdue = stands & sticky & (_numbers(rows, "expiry", _NEVER) <= end)
     changes.overdue += int(np.count_nonzero(overdue))
     changes.oldest_overdue = _oldest(changes.oldest_overdue, rows, overdue)
-    changes.oldest = _oldest(changes.oldest, rows, stands)
+    changes.oldest = _oldest(changes.oldest, rows, _for_lasting_names(rows, stands))
+
+
+def _for_lasting_names(rows: Any, chosen: Any) -> Any:
+    """Those of the chosen entries whose name was not made up by a node, as that of a session is."""
+    numbers = np.flatnonzero(chosen)
+    names = rows.column("participant").take(pa.array(numbers)).cast(pa.string())
+    made_up = pc.match_substring_regex(names, _MADE_UP).to_numpy(zero_copy_only=False)
+    kept = np.zeros(len(chosen), np.bool_)
+    kept[numbers[~made_up]] = True
+    return kept
 
 
 def _oldest(known: list[Entry], rows: Any, chosen: Any) -> list[Entry]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import log10
-from typing import Final
+from typing import Final, TypeAlias
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -34,6 +34,10 @@ _LETTER: Final = 12
 _GAP: Final = 6
 _WIDEST_BAR: Final = 44
 _NARROWEST_BAND: Final = 3.0
+
+
+Bar: TypeAlias = tuple[str, int, str]
+"""The name, the number and the colour of a column."""
 
 
 class Series(Struct, frozen=True):
@@ -312,7 +316,7 @@ def _part(value: float, decades: Sequence[float]) -> float:
     return (log10(max(value, decades[0])) - log10(decades[0])) / (len(decades) - 1)
 
 
-def columns(bars: Sequence[tuple[str, int, str]], width: int, label: str) -> Markup:
+def columns(bars: Sequence[Bar], width: int, label: str) -> Markup:
     """Vertical bars with a name below and a number above: (name, number, colour)."""
     height, top, bottom = 200.0, 22.0, 174.0
     highest = max((number for _, number, _ in bars), default=0) or 1

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from waystation.core.incidents import NAMES, OTHER, Incident, as_sentence
+from waystation.core.spoken import receivers
 from waystation.report.blocks import Card, Cards, Cell, Grid, Section, Words, top
 from waystation.report.facts import Facts
-from waystation.report.numbers import count, duration, plural
+from waystation.report.numbers import count, duration
 from waystation.report.times import moment
 from waystation.report.words import why_command
 
@@ -36,22 +37,20 @@ def incidents(facts: Facts, tables: str | Path) -> Section:
         "incidents",
         "Incidents",
         "What went wrong, the costliest first: one card for each cause, not for each message. "
-        "Charts over time show the same as bands, but for what took longer than a quarter of them.",
+        "Charts over time show each as a band, unless it lasted for more than a quarter of them.",
         blocks,
     )
 
 
 def _card(incident: Incident, tables: str | Path) -> Card:
-    cost = f"{plural(incident.lost, 'message')} lost" if incident.lost else ""
     cause, is_other = as_sentence(incident.cause), incident.kind == OTHER
     return Card(
         title=cause if is_other else NAMES.get(incident.kind, incident.kind),
         when=_when(incident),
         text="" if is_other else cause,
-        cost=cost,
+        lost=incident.lost,
         whom=_whom(incident.participants),
         commands=tuple(why_command(id, tables) for id in incident.evidence[:1]),
-        tone="bad" if incident.lost else "plain",
     )
 
 
@@ -68,8 +67,9 @@ def _whom(participants: list[str]) -> str:
     >>> _whom(["truck-1"]), _whom([f"truck-{number}" for number in range(5)])
     ('truck-1', 'truck-0, truck-1, truck-2 and 2 more')
     """
-    more = f" and {len(participants) - _NAMED:,} more" if len(participants) > _NAMED else ""
-    return f"{', '.join(participants[:_NAMED])}{more}"
+    names = receivers(participants)
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _grid(found: list[Incident]) -> Grid:

@@ -19,7 +19,7 @@ def tiles(facts: Facts) -> list[Tile]:
     wrong = sum(n for (verdict, _, _), n in facts.verdicts.items() if verdict != "ok")
     vanished, lost = facts.hops.lost["VANISHED"], facts.hops.lost.total()
     return [
-        Tile(short(len(facts.loads)), "nodes"),
+        Tile(short(max(len(facts.loads), _recorded(facts))), "nodes"),
         Tile(short(facts.messages), "messages", note=count(facts.messages)),
         Tile(
             short(total.outcomes["DELIVERED"]),
@@ -41,6 +41,11 @@ def tiles(facts: Facts) -> list[Tile]:
             count(wrong),
         ),
     ]
+
+
+def _recorded(facts: Facts) -> int:
+    """How many nodes have records, also those that handled no message."""
+    return facts.reach.nodes if facts.reach is not None else 0
 
 
 def _incident_tile(facts: Facts) -> Iterator[Tile]:
@@ -120,8 +125,8 @@ def _lost(facts: Facts) -> Iterator[Finding]:
         reason = _largest(lost)
         between = f", {count(facts.hops.internal)} more between nodes themselves"
         yield Finding(
-            f"{plural(lost.total(), 'loss', 'losses')}: recipients that went without a message, "
-            f"most by {reason} ({LOSSES.get(reason, 'not a known reason')}, {count(lost[reason])})"
+            f"{plural(lost.total(), 'copy', 'copies')} did not reach whom they were for, most for "
+            f"{reason} ({LOSSES.get(reason, 'not a known reason')}, {count(lost[reason])})"
             f"{between if facts.hops.internal else ''}.",
             "drops",
         )
@@ -141,12 +146,13 @@ def _drops(facts: Facts) -> Iterator[Finding]:
     by_node = Counter({node: load.reasons[reason] for node, load in facts.loads.items()})
     node = _largest(by_node)
     peak = _peak(facts)
-    yield Finding(
-        f"{share(total.reasons[reason], total.dropped)} of all drops are {reason} "
-        f"({REASONS.get(reason, 'not a known reason')}), "
-        f"most at {named(node)} ({count(by_node[node])}).",
-        "drops",
-    )
+    if not facts.costly:  # incidents tell more
+        yield Finding(
+            f"{share(total.reasons[reason], total.dropped)} of all drops are {reason} "
+            f"({REASONS.get(reason, 'not a known reason')}), "
+            f"most at {named(node)} ({count(by_node[node])}).",
+            "drops",
+        )
     if peak is not None:
         part, number, usual = peak
         yield Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,13 @@ from waystation.report.blocks import (
     Section,
     Tree,
     Words,
+    band_keys,
     figure,
+    spread,
     top,
 )
 from waystation.report.changes import AGES, KINDS, LATER, QUIET, Entry
-from waystation.report.charts import Series, columns, stacked_bars
+from waystation.report.charts import Bar, Series, stacked_bars
 from waystation.report.facts import Facts
 from waystation.report.numbers import count, duration, plural, share
 from waystation.report.svg import named
@@ -74,6 +77,7 @@ def _churn_figure(facts: Facts, totals: Counter[str]) -> Figure:
         if totals[kind]
     ]
     legend = [Key(one.colour, ENDS[one.name], number=totals[one.name]) for one in series]
+    legend += band_keys(bins)
     caption = f"One bar per {width_said(bins.width)}, times in UTC."
     label = "Routing entries that ended, over time"
     return figure(lambda width: stacked_bars(bins, series, width, label), legend, caption)
@@ -176,9 +180,7 @@ def _standing(facts: Facts) -> list[Figure | Words | Grid]:
         f"{count(forever)} of them never expire."
     )
     label = "Existing routing entries by age"
-    blocks: list[Figure | Words | Grid] = [
-        figure(lambda width: columns(_short(bars, width), width, label), (), caption)
-    ]
+    blocks: list[Figure | Words | Grid] = [spread(bars, label, caption, _short)]
     if changes.overdue:
         blocks.append(
             Words(
@@ -196,9 +198,7 @@ def _standing(facts: Facts) -> list[Figure | Words | Grid]:
     return blocks
 
 
-def _short(bars: list[tuple[str, int, str]], width: int) -> list[tuple[str, int, str]]:
-    if width > 600:
-        return bars
+def _short(bars: Sequence[Bar]) -> list[Bar]:
     words = (
         ("a minute", "1m"),
         ("minutes", "m"),

@@ -12,10 +12,9 @@ from waystation.report.blocks import (
     Section,
     Tree,
     Words,
-    figure,
+    spread,
     top,
 )
-from waystation.report.charts import columns
 from waystation.report.facts import Facts
 from waystation.report.hops import WIDEST
 from waystation.report.numbers import count, plural, share
@@ -37,7 +36,7 @@ def fan_out(facts: Facts, tables: str | Path) -> Section:
     return Section("fan-out", "Fan-out", says, tuple(blocks))
 
 
-def _spread(facts: Facts) -> list[Figure]:
+def _spread(facts: Facts) -> list[Figure | Words]:
     deliveries = facts.hops.deliveries
     if not deliveries:
         return []
@@ -56,7 +55,7 @@ def _spread(facts: Facts) -> list[Figure]:
         f"{share(deliveries[0], total)} had no receiver."
     )
     label = "Messages by number of deliveries"
-    return [figure(lambda width: columns(bars, width, label), (), caption)]
+    return [spread(bars, label, caption)]
 
 
 def _group(number: int) -> int:

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Final
 
 from waystation.pipeline.kernels.health import NO_TYPE
-from waystation.report.blocks import Figure, Key, Section, Words, figure
-from waystation.report.charts import Range, columns, ranges
+from waystation.report.blocks import Figure, Key, Section, Words, figure, spread
+from waystation.report.charts import Range, ranges
 from waystation.report.facts import Facts
 from waystation.report.hops import MOST_HOPS
 from waystation.report.numbers import (
@@ -56,7 +56,12 @@ def _between(facts: Facts) -> list[Figure]:
     if not by_type:
         return []
     rows = [_range(f"{type}, all hops", type, by_type[type]) for type in sorted(by_type)]
-    rows += [_range(_hop_name(type, hop), type, by_hop[type, hop]) for type, hop in sorted(by_hop)]
+    several = {type for type, hop in by_hop if hop > 1}
+    rows += [
+        _range(_hop_name(type, hop), type, by_hop[type, hop])
+        for type, hop in sorted(by_hop)
+        if type in several
+    ]
     caption = (
         "From node to node: from the arrival at a node to the arrival at the next, "
         "by the clocks as the table clocks corrects them."
@@ -111,7 +116,7 @@ def _colour(type: str) -> str:
     return _COLOURS.get(type, "t-other")
 
 
-def _end_to_end(facts: Facts) -> list[Figure]:
+def _end_to_end(facts: Facts) -> list[Figure | Words]:
     """The latency of delivered messages, from the first arrival to the last delivery."""
     number = facts.hops.outcomes.get("DELIVERED")
     counts = Counter(
@@ -126,7 +131,7 @@ def _end_to_end(facts: Facts) -> list[Figure]:
         f"median {duration(low)}, p99 {duration(high)}."
     )
     label = "Delivered messages by latency"
-    return [figure(lambda width: columns(bars, width, label), (), caption)]
+    return [spread(bars, label, caption)]
 
 
 def _steps(counts: Counter[int]) -> list[tuple[float, int]]:

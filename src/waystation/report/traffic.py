@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from waystation.report.blocks import Cell, Figure, Grid, Key, Section, Words, figure, top
+from waystation.report.blocks import Cell, Figure, Grid, Key, Section, Words, band_keys, figure, top
 from waystation.report.charts import (
     HEATS,
     NARROW,
@@ -165,6 +165,7 @@ def drops(facts: Facts) -> Section:
         )
         for one in series
     ]
+    legend += band_keys(facts.bins)
     label = f"Drops over time by reason: {', '.join(ordered)}"
     caption = f"One bar per {width_said(facts.bins.width)}, times in UTC."
     if facts.fine:
@@ -218,6 +219,7 @@ def _heat_figure(facts: Facts, ordered: list[str]) -> Figure:
         Key(f"heat-{step}", f"dropped: {told}" if not step else told)
         for step, (_, told) in enumerate(HEATS)
     ]
+    legend += band_keys(facts.bins)
     width = width_said(facts.bins.width)
     caption = f"One cell per {width}, times in UTC; empty if the node was idle."
     more = top(len(shown), len(ordered), "nodes, by number of drops")

@@ -180,7 +180,7 @@ def followed(facts: Facts, tables: str | Path) -> Section:
     else:
         blocks.append(Words("Every message reached everybody it was for.", "good"))
     blocks += _rejected(facts)
-    return Section("followed", "Not followed", says, tuple(blocks))
+    return Section("followed", "Incomplete", says, tuple(blocks))
 
 
 def _ending(
