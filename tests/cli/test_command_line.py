@@ -44,7 +44,7 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     ("arguments", "complaint"),
     [
         (["nonsense"], "there is no command 'nonsense'; try `waystation --help`"),
-        (["nod"], "there is no command 'nod'; did you mean node; try `waystation --help`"),
+        (["nod"], "there is no command 'nod'; did you mean `node`; try `waystation --help`"),
         (["rules", "--nonsense"], "No such option '--nonsense'; try `waystation rules --help`"),
         (["rules", "RE-99"], "unknown rule 'RE-99'; rules run from AD-1 to SP-9"),
     ],

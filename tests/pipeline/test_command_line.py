@@ -121,7 +121,7 @@ def test_simulate_refuses_an_existing_directory(run: Run, fleet: Path) -> None:
             "pipeline table --journal . --at tomorrow",
             "invalid timestamp 'tomorrow'; write 2026-05-01",
         ),
-        ("pipeline watchh", "there is no command 'watchh'; did you mean watch"),
+        ("pipeline watchh", "there is no command 'watchh'; did you mean `watch`"),
     ],
 )
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(

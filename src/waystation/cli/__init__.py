@@ -21,19 +21,19 @@ from waystation.errors import WaystationError
 
 HEADINGS: Final = {
     "Run": {
+        "demo": "Run a small fleet here, break it, and explain what happened",
         "node": "Run a node from a TOML file",
         "router": "Run a gossip router for JGroups and our own groups",
         "broker": "Run a small MQTT 5 broker",
         "identity": "Create, show, export and rotate the identity of a node",
-        "demo": "Run a small fleet here, break it, and explain what happened",
     },
     "Use": {
         "send": "Send a message, or publish one",
         "listen": "Print the messages that are sent to a name",
+        "top": "Watch one node or several in the terminal",
+        "console": "Serve a web page that shows a fleet, now and in the past",
         "parked": "List, retry and drop durable messages that wait",
         "dead": "List, send again and remove durable messages that ended undelivered",
-        "top": "Watch one node or several",
-        "console": "Serve a web page that shows a fleet",
     },
     "Ask the past": {
         "lost": "List what was lost, and why",

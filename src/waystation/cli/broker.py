@@ -73,7 +73,7 @@ Examples:
     "--grants",
     metavar="FILE",
     type=FILE,
-    help="Grants: which users may publish and subscribe what (TOML; a user is a token there).",
+    help="Grants: which users may publish and subscribe to what (TOML; a user is a token there).",
 )
 @metrics_option
 @tls_options

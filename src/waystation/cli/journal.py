@@ -294,14 +294,14 @@ Examples:
 @journal.command(help=_SHIP, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
 @click.option("--to", required=True, metavar="URI|ROUTE", help="Where to copy it to.")
-@click.option("--once", is_flag=True, help="Exit when all that there is now has arrived.")
+@click.option("--once", is_flag=True, help="Exit when everything that exists now has arrived.")
 @click.option(
     "--every",
     type=Numbers(min=0, min_open=True, max=86_400),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds between two looks for new files.",
+    help="Seconds between checks for new files.",
 )
 @click.option("--name", default="ship", show_default=True, help="Name of this node, for a route.")
 @metrics_option

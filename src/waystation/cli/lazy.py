@@ -26,7 +26,7 @@ class HelpfulGroup(click.Group):
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             close = get_close_matches(name, self.list_commands(ctx), 3)
-            meant = f"; did you mean {' or '.join(close)}?" if close else ""
+            meant = f"; did you mean {' or '.join(f'`{one}`' for one in close)}?" if close else ""
             raise click.UsageError(f"there is no command {name!r}{meant}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -45,7 +45,7 @@ def _selecting(kind: Kind) -> Callable[[Command], Command]:
                 metavar="TIME",
                 envvar="WAYSTATION_OLDER",
                 type=Instant(),
-                help="Only messages that were queued before this time, or longer ago than 2h.",
+                help="Only messages queued before this time, or longer ago than this, such as 2h.",
             ),
         ]
         if kind == "dead":
@@ -90,7 +90,7 @@ def letters_group(kind: Kind, help: str) -> click.Group:
         for one in find(store, kind, selection):
             click.echo(_json(one) if as_json else "\n".join(_description(one)))
 
-    @command("retry", "Try now to deliver messages; a dead letter is sent again.", _ID)
+    @command("retry", "Deliver messages now, without waiting; dead letters are sent again.", _ID)
     @_selecting(kind)
     @_store
     def retry(store: Path, **which: Any) -> None:

@@ -70,7 +70,7 @@ def _check_patterns(
     multiple=True,
     metavar="PATTERN",
     callback=_check_patterns,
-    help="Also print broadcasts: provider/broadcast[/partition], with wildcards + and *.",
+    help="Also print broadcasts: provider/broadcast[/partition], with + and * (repeatable).",
 )
 @click.option("--echo", is_flag=True, help="Reply to each message with its own payload.")
 @click.option(

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from waystation.pipeline.lost import Answer, LostCopy
     from waystation.pipeline.reach import Reach
 
-_HELP: Final = """List what was lost, and why: every copy that did not reach whom it was for.
+_HELP: Final = """List what was lost, and why: every copy that did not reach its receiver.
 
-Give --journal or --tables. A small journal needs no Spark. The first line tells whose records are
-there and how far they reach: where they do not reach, nothing is said to be lost.
+Give --journal or --tables. A small journal needs no Spark. The first line says which nodes have
+records, and until when: where there is no record, nothing counts as lost.
 
 \b
 Examples:
@@ -62,21 +62,21 @@ class Groups(click.ParamType[tuple[str, ...]]):
     type=PLACE,
     help="Tables built by `waystation pipeline build`.",
 )
-@click.option("--participant", metavar="NAME", help="Only what NAME went without.")
+@click.option("--participant", metavar="NAME", help="Only messages that NAME did not get.")
 @click.option(
-    "--topic", metavar="PATTERN", help="Only what was published under it; * and + are wildcards."
+    "--topic", metavar="PATTERN", help="Only messages published under it; + and * are wildcards."
 )
-@click.option("--node", metavar="NAME", help="Only what ended at this node.")
+@click.option("--node", metavar="NAME", help="Only messages that ended at this node.")
 @click.option("--reason", metavar="REASON", help="Only this reason, such as NO_ROUTE or VANISHED.")
-@click.option("--since", type=Instant(), metavar="TIME", help="Only what was lost from then on.")
-@click.option("--until", type=Instant(), metavar="TIME", help="Only what was lost before.")
+@click.option("--since", type=Instant(), metavar="TIME", help="Only losses from this time on.")
+@click.option("--until", type=Instant(), metavar="TIME", help="Only losses before this time.")
 @click.option(
     "--by",
     type=Groups(),
     metavar="GROUPS",
     help=f"Count instead: by {', '.join(_GROUPS)}, or several with commas.",
 )
-@click.option("--internal", is_flag=True, help="Also what nodes sent to each other.")
+@click.option("--internal", is_flag=True, help="Also messages between the nodes themselves.")
 @click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
 @click.option("--csv", "as_csv", is_flag=True, envvar="WAYSTATION_CSV", help="Print CSV only.")
 def lost(

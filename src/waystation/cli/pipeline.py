@@ -113,7 +113,7 @@ Examples:
     "--lookahead",
     type=Numbers(min=0, max=10**9),
     metavar="SECONDS",
-    help="Read no records that are later than this after the last day. Default: all there are.",
+    help="Ignore records that are later than this after the last day. Default: read all.",
 )
 @conf_option
 @json_option

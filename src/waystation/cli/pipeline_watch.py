@@ -45,8 +45,7 @@ _HELP: Final = """Keep the tables up to date with a growing journal.
 After each batch the tables in OUT equal those that `pipeline build` would make from the same files.
 CHECKPOINT holds the progress; after a crash, run the same command again. Ctrl-C stops it after the
 current batch. Alerts go to stderr, and to --alert-file, --alert-route and --alert-webhook if given.
-An incident is told once when it is found, with the command that explains it, and once when it is
-over.
+Each incident is reported when it is found, with the command that explains it, and when it is over.
 
 \b
 Examples:

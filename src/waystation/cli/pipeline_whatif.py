@@ -1,4 +1,4 @@
-"""`waystation pipeline whatif`: what would have become of each message, had the past been another.
+"""`waystation pipeline whatif`: what would have become of each message otherwise.
 
 Spark is an optional extra, so it is imported only when the command runs.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from waystation.pipeline import Journal
     from waystation.whatif.verdicts import Sentence
 
-_HELP: Final = """Ask what would have become of every message, had the past been another one.
+_HELP: Final = """Ask what would have become of every message if something had been different.
 
 A change file (TOML) says what would have been different: longer lives of routes, a crash that did
 not happen, a subscription that was there. The rules decide again, and messages whose fate changes

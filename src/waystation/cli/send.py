@@ -80,7 +80,7 @@ class Report(Struct, frozen=True, kw_only=True):
     multiple=True,
     type=URL,
     metavar="URL",
-    help="Peer to send through; repeat it for several addresses of that peer.",
+    help="Peer to send through; give several for several addresses of that peer (repeatable).",
 )
 @click.option("--request", is_flag=True, help="Wait for the reply and print it.")
 @click.option(

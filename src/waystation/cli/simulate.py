@@ -27,9 +27,9 @@ _HELP: Final = """Write the journal of a simulated fleet, and what really happen
 The same numbers and the same seed give the same journal. The true fate of each message and the
 faults behind the losses are written to OUT/_truth, which readers of the journal ignore.
 
-With --change it is the fleet of the same seed, had something been different: how long routes and
-messages live, sticky routes, the hop limit, and crashes, stops and broken links that do not happen.
-So what `waystation pipeline whatif` says of the journal without the change can be compared.
+With --change, the fleet of the same seed has something that is different: how long routes and
+messages live, sticky routes, the hop limit, or crashes, stops and broken links that do not happen.
+Compare it with what `waystation pipeline whatif` says of the journal without the change.
 
 \b
 Examples:
@@ -71,7 +71,7 @@ Examples:
     "--change",
     metavar="FILE.toml",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What is different from the fleet of the same seed without it, as `whatif` takes it.",
+    help="Change file, as for `waystation pipeline whatif`: what is different.",
 )
 @master_option
 @json_option

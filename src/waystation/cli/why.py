@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _HELP: Final = """Explain where a message went, hop by hop, and why.
 
 MESSAGE_ID has 32 hexadecimal digits: `waystation send` prints it, and `waystation lost` and
-`waystation journal cat` list ids. A beginning that only one message has is enough. Without an id,
-give --participant and --at: if several messages are within five minutes of that time, the nearest
-ten are listed. Or give --last-loss. Give --journal or --tables.
+`waystation journal cat` list ids. Its first digits are enough if no other message has them.
+Without an id, give --participant and --at: if several messages are within five minutes of that
+time, the nearest ten are listed. Or give --last-loss. Give --journal or --tables.
 
 \b
 Examples:
@@ -74,8 +74,8 @@ class LocalJournal(LocalPath):
     help="Tables built by `waystation pipeline build`.",
 )
 @click.option("--participant", metavar="NAME", help="A message for NAME; with --at.")
-@click.option("--at", type=Instant(), metavar="TIME", help="About when it was.")
-@click.option("--last-loss", is_flag=True, help="The message that was lost last.")
+@click.option("--at", type=Instant(), metavar="TIME", help="About when it was sent.")
+@click.option("--last-loss", is_flag=True, help="Explain the message that was lost last.")
 @json_option
 def why(
     message_id: str | None,
