@@ -114,12 +114,30 @@ def test_the_picture_has_messages_sessions_and_routes() -> None:
     assert [row for row in lines if row in rows] == rows  # the most frequent drops first
     assert "internal NO_ROUTE 4" in lines
     assert "sessions: 2 (opened 5, refused 1)" in lines
-    assert "truck-7 no 0.2.0? 1#127.0.0.1:1 open 4 tcp-1" in lines
-    assert "- no - 1#127.0.0.1:2 opening 0 tcp-2" in lines
+    assert "truck-7 no 0.2.0? tcp 127.0.0.1:1 open 4" in lines
+    assert "- no - tcp 127.0.0.1:2 opening 0" in lines
     assert "routes: 3 of 70" in lines
-    assert "echo 0#echo yes -" in lines
-    assert "[red]x[/red] 0#a 0:00:05" in lines
-    assert "held 0#b yes sticky" in lines
+    assert "echo this node yes -" in lines
+    assert "[red]x[/red] a 0:00:05" in lines
+    assert "held b yes sticky" in lines
+
+
+def test_names_that_only_nodes_use_are_shown_if_asked_for() -> None:
+    own = [
+        RouteStatus(name, "0#x", local=True) for name in ("waystation.status", "tcp-" + "a" * 16)
+    ]
+    seen = structs.replace(SEEN, routes=[*own, *SEEN.routes])
+    console = Console(file=StringIO(), width=100, force_terminal=False)
+    console.print(picture(seen))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert "routes: 3 of 70 (2 internal not shown)" in text
+    assert "waystation.status" not in text
+    console.print(picture(seen, internals=True))
+    text = console.file.getvalue()
+    assert "routes: 5 of 70" in text
+    assert "waystation.status" in text
+    assert "tcp-1" in text
 
 
 @pytest.mark.rule("ID-2")
@@ -131,9 +149,9 @@ def test_proven_and_unproven_names_are_told_apart() -> None:
     console.print(picture(seen))
     assert isinstance(console.file, StringIO)
     lines = [" ".join(row.split()) for row in console.file.getvalue().splitlines()]
-    assert "truck-7 I0123456789a… 0.2.0? 1#127.0.0.1:1 open 4 tcp-1" in lines
-    assert "truck-7 certificate:truck-7 0.2.0? 1#127.0.0.1:1 open 4 tcp-3" in lines
-    assert "- no - 1#127.0.0.1:2 opening 0 tcp-2" in lines
+    assert "truck-7 I0123456789a… 0.2.0? tcp 127.0.0.1:1 open 4" in lines
+    assert "truck-7 certificate:truck-7 0.2.0? tcp 127.0.0.1:1 open 4" in lines
+    assert "- no - tcp 127.0.0.1:2 opening 0" in lines
 
 
 @pytest.mark.rule("ID-2")

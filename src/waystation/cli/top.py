@@ -24,12 +24,13 @@ from waystation.cli.options import SECONDS, SETTINGS, json_option
 from waystation.cli.peer import URL, node_for, peer_options
 from waystation.core.budget import MIB
 from waystation.core.outcome import Outcome
+from waystation.core.spoken import is_internal, place
 from waystation.errors import LocalError, NoReplyError, UndeliverableError
 from waystation.node import Node
 from waystation.node.contested import ClaimsSnapshot
 from waystation.node.flow import Snapshot as Load
 from waystation.node.runner import run, stop_signals
-from waystation.node.status import STATUS, Question, Snapshot
+from waystation.node.status import STATUS, Question, RouteStatus, Snapshot
 
 _HELP: Final = """Watch a node: its messages, drops by reason, sessions and routing table.
 
@@ -67,6 +68,7 @@ class View(Struct, frozen=True, kw_only=True):
     once: bool
     filter: str
     routes: int
+    internals: bool
     timeout: float
     name: str
 
@@ -80,6 +82,9 @@ class View(Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--routes", default=20, type=click.IntRange(0, 1_000), help="Maximum number of routes to show."
+)
+@click.option(
+    "--internals", is_flag=True, help="Also names that only nodes use, such as those of sessions."
 )
 @click.option("--timeout", type=SECONDS, default=10.0, help="Seconds to wait for a reply.")
 @click.option("--name", default="top", help="Name of this node.")
@@ -187,7 +192,7 @@ async def _print(
         if seen is not None and as_json:
             click.echo(msgspec.json.encode(seen).decode())
         elif seen is not None and view.once:
-            console.print(picture(seen, one.traffic))
+            console.print(picture(seen, one.traffic, internals=view.internals))
         elif seen is not None:
             click.echo(line(seen))
         if view.once or await _stopped_within(view.interval, stop):
@@ -201,11 +206,11 @@ async def _print(
 
 async def _draw(one: Watched, view: View, stop: asyncio.Event, console: Console) -> None:
     """Redraw the picture on every poll, until asked to stop."""
-    drawn = picture(await one.poll(), one.traffic)
+    drawn = picture(await one.poll(), one.traffic, internals=view.internals)
     with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
         while not await _stopped_within(view.interval, stop):
             try:
-                drawn = picture(await one.poll(), one.traffic)
+                drawn = picture(await one.poll(), one.traffic, internals=view.internals)
                 live.update(drawn, refresh=True)
             except LocalError as error:  # keep the last picture on the screen
                 live.update(Group(Text(error.problem, "red"), drawn), refresh=True)
@@ -323,17 +328,19 @@ def _troubles(one: Watched, seen: Snapshot) -> Iterable[str]:
         yield "wall clock off"
 
 
-def picture(seen: Snapshot, traffic: Sequence[tuple[float, float]] = ()) -> RenderableType:
+def picture(
+    seen: Snapshot, traffic: Sequence[tuple[float, float]] = (), *, internals: bool = False
+) -> RenderableType:
     """A snapshot as tables."""
     head = _head(seen)
     if len(traffic) > 1:
         head.append(f"  {sparkline(all for all, _ in traffic)}", "cyan")
-    parts: list[RenderableType] = [head, _messages(seen), _sessions(seen)]
+    parts: list[RenderableType] = [head, _messages(seen), _sessions(seen, internals=internals)]
     if seen.flow is not None and (seen.flow.receivers or seen.flow.sessions):
         parts.append(_flow(seen.flow))
     if seen.claims is not None and seen.claims != ClaimsSnapshot():
         parts.append(_claims(seen, seen.claims))
-    return Group(*parts, _routes(seen))
+    return Group(*parts, _routes(seen, internals=internals))
 
 
 def _head(seen: Snapshot) -> Text:
@@ -371,20 +378,21 @@ def _messages(seen: Snapshot) -> Table:
     return table
 
 
-def _sessions(seen: Snapshot) -> Table:
+def _sessions(seen: Snapshot, *, internals: bool) -> Table:
     events = ", ".join(f"{_printable(kind)} {count}" for kind, count in seen.session_events.items())
     title = f"sessions: {seen.sessions_total}" + (f" ({events})" if events else "")
-    table = _table(title, "peer", "proven", "version", "place", "state", "waiting", "session")
+    columns = ("peer", "proven", "version", "place", "state", "waiting")
+    table = _table(title, *columns, *(("session",) if internals else ()))
     for session in seen.sessions:
         state = "open" if session.open else "opening"
         table.add_row(
             _plain(session.peer or "-"),
             _plain(_shortened(session.identity) if session.identity else "no"),
             _plain(session.version or "-"),
-            _plain(session.place),
+            _plain(place(session.place)),
             "stalled" if session.stalled else state,
             str(session.waiting),
-            Text(_printable(session.name), "dim"),
+            *([Text(_printable(session.name), "dim")] if internals else []),
         )
     return table
 
@@ -432,20 +440,29 @@ def _claimant(node: str, proven: bool | None) -> str:
     return node if proven is None else f"{node} ({'proven' if proven else 'unproven'})"
 
 
-def _routes(seen: Snapshot) -> Table:
-    title = f"routes: {len(seen.routes)} of {seen.routes_total}"
+def _routes(seen: Snapshot, *, internals: bool) -> Table:
+    shown = [route for route in seen.routes if internals or not is_internal(route.participant)]
+    title = f"routes: {len(shown)} of {seen.routes_total}"
+    if len(shown) < len(seen.routes):
+        title += f" ({len(seen.routes) - len(shown)} internal not shown)"
     table = _table(title, "participant", "leads to", "local", "visible", "expires in")
     peers = {f"0#{session.name}": session.peer for session in seen.sessions}
-    for route in seen.routes:
+    for route in shown:
         left = "-" if route.expiry is None else _since((route.expiry - seen.at) / 1000)
         marks = ("yes" if mark else "" for mark in (route.local, route.visible))
         table.add_row(
             _plain(route.participant),
-            _plain(peers.get(route.address) or route.address),
+            _plain(peers.get(route.address) or _leads_to(route)),
             *marks,
             "sticky" if route.sticky else left,
         )
     return table
+
+
+def _leads_to(route: RouteStatus) -> str:
+    if route.address == f"0#{route.participant}":
+        return "this node"
+    return place(route.address)
 
 
 def _table(title: str, *columns: str) -> Table:

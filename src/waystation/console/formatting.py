@@ -10,14 +10,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from waystation.core import spoken
-from waystation.core.address_types import USUAL_TYPES
 from waystation.core.message import INTERNAL
 from waystation.node.requests import REQUEST_PREFIX
 
 INTERNALS: Final = (INTERNAL, REQUEST_PREFIX, "subscriber-")
 """How the names begin that nodes use among themselves."""
 
-_TRANSPORTS: Final = {str(number): name for name, number in USUAL_TYPES.items() if number}
 _LONGEST: Final = 200
 _ENDLESS: Final = 1e11  # seconds
 
@@ -34,15 +32,8 @@ def plain(text: object) -> str:
 
 
 def place(address: str) -> str:
-    """An address with its transport by name; a participant of the node itself by its name alone.
-
-    >>> place("1#10.0.0.7:4000"), place("77#x"), place("0#echo"), place("x")
-    ('tcp 10.0.0.7:4000', '77 x', 'echo', 'x')
-    """
-    kind, mark, rest = address.partition("#")
-    if not mark or kind == "0":
-        return plain(rest or address)
-    return plain(f"{_TRANSPORTS.get(kind, kind)} {rest}")
+    """An address with its transport by name."""
+    return plain(spoken.place(address))
 
 
 def receiver(name: str) -> str:

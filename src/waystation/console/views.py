@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from waystation.console.fleet import Fleet, Watched
-from waystation.console.formatting import INTERNALS
 from waystation.console.layout import Options
 from waystation.console.letters import Letters
 from waystation.console.sending import Sender, SendRequest
 from waystation.console.topology import peer_name, picture
 from waystation.console.vitals import vitals
 from waystation.core.message import INTERNAL, check_message_id
+from waystation.core.spoken import is_internal
 from waystation.errors import LocalError, WaystationError
 from waystation.node.status import (
     Question,
@@ -382,7 +382,7 @@ def _is_internal(row: Any, own: str, sessions: Container[str]) -> bool:
         return True
     if isinstance(row, SubscriptionStatus):
         return row.receiver.startswith(INTERNAL)
-    return bool(row.participant.startswith(INTERNALS))
+    return is_internal(row.participant)
 
 
 def _filled(order: SendRequest) -> Query:

@@ -1,4 +1,4 @@
-"""How people speak of receivers: names that nodes made up for a short while are told in words."""
+"""How people speak of names and addresses: those that nodes made up are told in words, or not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,33 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from waystation.core.address_types import GENERATED
+from waystation.core.address_types import GENERATED, USUAL_TYPES, is_session_name
+from waystation.core.message import INTERNAL
 
 _MADE_UP: Final = ("subscriber", "request")
 _DIGITS: Final = frozenset("0123456789abcdef")
+_TRANSPORTS: Final = {str(number): name for name, number in USUAL_TYPES.items() if number}
+
+
+def is_internal(name: str) -> bool:
+    """Whether only nodes use a name: for what they offer each other, sessions, requests.
+
+    >>> is_internal("waystation.status"), is_internal("tcp-67c5dc23c9d6c3fe"), is_internal("echo")
+    (True, True, False)
+    """
+    return name.startswith(INTERNAL) or is_session_name(name) or receiver(name) != name
+
+
+def place(address: str) -> str:
+    """An address with its transport by name; a participant of the node itself by its name alone.
+
+    >>> place("1#10.0.0.7:4000"), place("77#x"), place("0#echo"), place("x")
+    ('tcp 10.0.0.7:4000', '77 x', 'echo', 'x')
+    """
+    kind, mark, rest = address.partition("#")
+    if not mark or kind == "0":
+        return rest or address
+    return f"{_TRANSPORTS.get(kind, kind)} {rest}"
 
 
 def receiver(name: str) -> str:
