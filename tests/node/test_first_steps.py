@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import waystation
-from waystation import LocalError, Message, Node, UnreachableError, leaf
+from waystation import LocalError, Message, Node, UndeliverableError, UnreachableError, leaf
 from waystation.core.outcome import Outcome
 from waystation.node import Context
 from waystation.testing import async_test, until
@@ -78,6 +78,38 @@ async def test_what_a_handler_returns_is_the_reply() -> None:
 
 
 @async_test
+async def test_a_handler_that_returns_text_fails_at_once_and_says_what_to_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Node("garage") as node:
+
+        @node.worker("text")
+        async def text(_: Message, __: Context) -> str:
+            return "text"
+
+        for number in range(2):  # a message that finds the worker idle, and two that do not
+            with pytest.raises(UndeliverableError, match="FAILED"):
+                await node.request("text", b"%d" % number)
+        await node.send("text", b"")
+        with pytest.raises(UndeliverableError, match="FAILED"):
+            await node.request("text", b"")
+    assert "a handler returned text; return bytes, such as text.encode()" in caplog.text
+
+
+@async_test
+async def test_what_is_shown_of_a_message_and_its_way_is_as_it_is_written() -> None:
+    route = waystation.Route.parse("tcp#10.0.0.2:4000 => echo")
+    assert repr(route) == "Route('1#10.0.0.2:4000 => 0#echo')"
+    assert repr(route.first) == "Address('1#10.0.0.2:4000')"
+    async with Node("garage") as node:
+        node.start_worker(("echo",), lambda _, __: None)
+        sent = await node.send("echo", b"")
+        assert repr(sent) == f"<Sent {sent.id}: DELIVERED to echo>"
+        lost = await node.send("nobody", b"")
+        assert repr(lost) == f"<Sent {lost.id}: DROPPED NO_ROUTE to nobody>"
+
+
+@async_test
 async def test_bytes_returned_for_a_message_without_a_return_route_go_nowhere() -> None:
     heard: list[Outcome] = []
     async with Node("garage") as node:
@@ -129,9 +161,15 @@ def _ignore(message: Message, context: Context) -> None:
     pass
 
 
+def _alone(message: Message) -> None:
+    pass
+
+
 _MISTAKES: list[tuple[Callable[[Node], Any], str]] = [
     (lambda node: node.start_worker("echo", _ignore), "start_worker(('echo',), …)"),  # type: ignore[arg-type]
     (lambda node: node.worker(_ignore), '@node.worker("echo")'),  # type: ignore[arg-type]
+    (lambda node: node.worker("echo")(_alone), "write `async def _alone(message, context)`"),
+    (lambda node: node.connect("127.0.0.1:4000"), "write tcp://127.0.0.1:4000"),
     (lambda node: node.send("", b""), "the route is empty"),
     (lambda node: node.send("  ", b""), "the route is empty"),
     (lambda node: node.send("a -> b", b""), "write 'a => b'"),

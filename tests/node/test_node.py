@@ -416,7 +416,7 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
 
         @node.worker("slow")
         async def slow(_: Message, context: Context) -> None:
-            await asyncio.sleep(0.01)
+            await until(lambda: node.draining)
             late.append((await context.node.send("slow", b"new")).reason)
 
         await node.send("slow", b"old")

@@ -41,6 +41,9 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
     type: int
     data: bytes
 
+    def __repr__(self) -> str:
+        return f"Address({str(self)!r})"
+
     @classmethod
     def of(cls, type: int, data: bytes) -> Address:
         """An address from unchecked values; raises LocalError if they are invalid."""
@@ -131,6 +134,9 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
     """
 
     addresses: tuple[Address, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Route({str(self)!r})"
 
     @classmethod
     def of(cls, addresses: Iterable[Address]) -> Route:

@@ -39,7 +39,7 @@ class Reason(StrEnum):
     __hash__ = str.__hash__
 
 
-class Verdict(Struct, frozen=True, cache_hash=True, gc=False):
+class Verdict(Struct, frozen=True, cache_hash=True, gc=False, repr_omit_defaults=True):
     """An outcome with its recipient, its next address, or the reason of the drop.
 
     >>> Verdict.dropped(Reason.NO_ROUTE).reason

@@ -185,10 +185,13 @@ class Links:
         )
         if address.type not in self.transports:
             names = sorted(t.type_name for t in self.transports.values())
+            lacks_scheme = ":" in text and "#" not in text and not mark
             raise LocalError(
                 f"no transport for the address {quote(text)}",
                 rule="AD-2",
-                hint=f"use one of {', '.join(names)}, or add a transport with node.use",
+                hint=f"write tcp://{text}"
+                if lacks_scheme
+                else f"use one of {', '.join(names)}, or add a transport with node.use",
             )
         if address.name.startswith("0x"):  # bytes that are not text
             raise LocalError(

@@ -52,7 +52,7 @@ from waystation.node.runner import stop_signals
 from waystation.node.sent import Published, Sent
 from waystation.node.session import Session
 from waystation.node.store import DAY, StoreSettings
-from waystation.node.worker import Handler, Worker
+from waystation.node.worker import Handler, Worker, check_handler
 from waystation.transports.tcp import Tcp
 from waystation.transports.transport import Served, ServerState, Transport
 from waystation.wire.identity import PrivateIdentity
@@ -218,6 +218,7 @@ class Node:
                 rule="WK-1",
                 hint="give at least one name, an inbox of 1 or more, and something to call",
             )
+        check_handler(handler)
         kernel = self._kernel
         free = (kernel.free_address(name, reserved=reserved) for name in names)
         addresses = tuple(dict.fromkeys(free))

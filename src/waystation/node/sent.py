@@ -22,6 +22,11 @@ class Sent(Struct, frozen=True, gc=False):
     id: str
     verdict: Verdict
 
+    def __repr__(self) -> str:
+        what = self.outcome if self.reason is None else f"{self.outcome} {self.reason}"
+        whom = "" if self.recipient is None else f" to {self.recipient}"
+        return f"<{type(self).__name__} {self.id}: {what}{whom}>"
+
     @property
     def outcome(self) -> Outcome:
         """DELIVERED, FORWARDED, QUEUED or DROPPED."""

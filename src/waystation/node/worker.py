@@ -17,6 +17,7 @@ from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.errors import LocalError
 from waystation.net.tasks import COUNTS, Begun, begin
 from waystation.node.counting import MessageInbox
 from waystation.node.policy import LINE, Policy
@@ -32,9 +33,26 @@ BATCH: Final = 64
 ENDS: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 """How a handler can end, other than by returning."""
 
+_RETURNED_TEXT: Final = "a handler returned text; return bytes, such as text.encode()"
+
 _log = logging.getLogger("waystation.node")
 
 Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
+
+
+def check_handler(handler: Handler) -> None:
+    """Raise a LocalError for a handler that cannot be called with a message and a context."""
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError:
+        name = getattr(handler, "__name__", "handler")
+        raise LocalError(
+            f"{name!r} cannot be called with a message and a context",
+            rule="WK-1",
+            hint=f"write `async def {name}(message, context)`",
+        ) from None
+    except ValueError:  # it does not tell what it takes
+        return
 
 
 class Context(Struct, frozen=True, gc=False):
@@ -189,8 +207,11 @@ class Worker:
                         result = handler(message, Context(node, addresses[0], message))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             result = await result
-                        if result.__class__ is bytes and message.return_route.addresses:
-                            await Context(node, addresses[0], message).reply(result)
+                        if result is not None:
+                            if result.__class__ is str:
+                                raise TypeError(_RETURNED_TEXT)
+                            if result.__class__ is bytes and message.return_route.addresses:
+                                await Context(node, addresses[0], message).reply(result)
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
@@ -260,8 +281,11 @@ class Worker:
             result = self._handler(message, context)
             if self._is_async or (result is not None and inspect.isawaitable(result)):
                 result = await result
-            if result.__class__ is bytes and message.return_route.addresses:
-                await context.reply(result)
+            if result is not None:
+                if result.__class__ is str:
+                    raise TypeError(_RETURNED_TEXT)
+                if result.__class__ is bytes and message.return_route.addresses:
+                    await context.reply(result)
             if self._kernel.observers:
                 self._kernel.end(arrival, self.receivers[address.data].verdict)
         except ENDS as error:  # it costs one message
@@ -280,6 +304,8 @@ class Worker:
         result = self._handler(message, context)
         if inspect.isawaitable(result):
             result = await result
+        if isinstance(result, str):
+            raise TypeError(_RETURNED_TEXT)
         if isinstance(result, bytes) and message.return_route.addresses:
             await context.reply(result)
         arrival.settle(None)  # and recorded when that is on disk (DU-7)
