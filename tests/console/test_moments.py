@@ -17,7 +17,7 @@ from waystation.console.history import History, routes_at, subscriptions_at
 from waystation.console.layout import Options, draw
 from waystation.console.moment import Moment, moment
 from waystation.console.movements import Movements
-from waystation.console.past import drawing, parse_moment
+from waystation.console.past import Past, PastRequest, drawing, parse_moment
 from waystation.core.routing import RoutingTable
 from waystation.errors import LocalError
 from waystation.journal.schema import (
@@ -35,6 +35,8 @@ from waystation.why.journal import entry_of, intervals
 
 def at(second: float) -> int:
     return BEGIN + round(second * SECOND)
+
+INTERNALS = Options(internals=True)
 
 
 def session(seq: int, kind: str, name: str, peer: str | None, **more: Any) -> dict[str, Any]:
@@ -129,6 +131,29 @@ def test_a_node_that_stopped_is_gone_and_later_forgotten(journal: Path) -> None:
     assert states(after)["van"] == "gone"
     assert frozenset({"van", "router"}) not in links(after)
     assert "van" not in states(moment_at(journal, 30 + 3600))
+
+
+def test_the_console_itself_is_shown_among_internals_only(journal: Path) -> None:
+    told = {"peer": "console", "role": "peer", "transport": "tcp", "place": "1#a:1"}
+    rows = [
+        row(SESSIONS, 30, 5 * SECOND, kind="open", session="s-look", **told),
+        row(SESSIONS, 31, 9 * SECOND, kind="close", session="s-look", detail="closed", **told),
+        row(SESSIONS, 32, 9 * SECOND, kind="open", session="s-again", **told),
+    ]
+    put_rows(journal, SESSIONS, rows, "hub")
+
+    async def scenario() -> None:
+        plain, everything = PastRequest(at=at(12)), PastRequest(at=at(12), options=INTERNALS)
+        past = Past(journal, "console")
+        shown_values = await past.show(plain)
+        assert "console" not in {box.key for box in shown_values["picture"].boxes}
+        assert not any("console" in change.text for change in shown_values["changes"])
+        assert shown_values["marks"] == [10.0, 19.0, 20.0]  # when the truck and the van were lost
+        shown_values = await past.show(everything)
+        assert "console" in {box.key for box in shown_values["picture"].boxes}
+        assert any("console" in change.text for change in shown_values["changes"])
+
+    async_test(scenario)()
 
 
 def test_changes_are_told_in_words_the_latest_first(journal: Path) -> None:
@@ -368,6 +393,9 @@ async def test_beside_an_explanation_is_the_fleet_of_that_moment(moved: Path) ->
         assert 'class="badge then"' in page
         assert 'data-node="truck"' in page
         assert 'data-node="another"' not in page
+        view = (await browser.get(f"/why?id={id}", X_Fragment="view")).text
+        assert '<template data-beside><div id="topology">' in view
+        assert "data-beside" not in page  # there it is in its place
         drawn = (await browser.get(f"/why?id={id}&internals=yes", X_Fragment="fleet")).text
         assert drawn.startswith('<div id="topology">')
         unknown = await browser.get(f"/why?id={'ab' * 16}", X_Fragment="fleet")

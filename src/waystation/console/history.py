@@ -255,11 +255,11 @@ class History:
         begun = [life for life in self.lives.get(node, ()) if life.since <= here]
         return begun[-1] if begun else None
 
-    def changes(self, since: int, until: int, most: int) -> list[Change]:
-        """What changed between two moments, the latest first."""
+    def changes(self, since: int, until: int, most: int, hidden: str = "") -> list[Change]:
+        """What changed between two moments, the latest first; nothing about the peer `hidden`."""
         found = [
             change
-            for change in [*self._life_changes(), *self._session_changes()][:MAX_CHANGES]
+            for change in [*self._life_changes(), *self._session_changes(hidden)][:MAX_CHANGES]
             if since <= change.at < until
         ]
         return sorted(found, key=lambda change: change.at, reverse=True)[:most]
@@ -272,10 +272,12 @@ class History:
                 if life.stopped is not None:
                     yield self._change(node, life.stopped, "stopped")
 
-    def _session_changes(self) -> Iterator[Change]:
+    def _session_changes(self, hidden: str) -> Iterator[Change]:
         for node, spans in self.sessions.items():
             for span in spans:
                 peer = peer_of(span)
+                if peer == hidden:
+                    continue
                 yield self._change(node, span.since, f"connected with {peer}")
                 if span.until is not None:
                     words = f"lost {peer}: {span.ending}"

@@ -53,18 +53,19 @@ class Moment(Struct, frozen=True):
         return sum(node.state == "gone" for node in self.nodes)
 
 
-def moment(history: History, at: int, traffic: Traffic | None = None) -> Moment:
-    """The fleet at a moment, with what moved around it."""
-    return _Then(history, at, traffic or Traffic()).moment()
+def moment(history: History, at: int, traffic: Traffic | None = None, hidden: str = "") -> Moment:
+    """The fleet at a moment, with what moved around it, and without the peer `hidden`."""
+    return _Then(history, at, traffic or Traffic(), hidden).moment()
 
 
 class _Then:
     """Collects what was there at a moment."""
 
-    def __init__(self, history: History, at: int, traffic: Traffic) -> None:
+    def __init__(self, history: History, at: int, traffic: Traffic, hidden: str) -> None:
         self._history = history
         self._at = at
         self._traffic = traffic
+        self._hidden = hidden
         self._lives = {
             node: life
             for node in history.lives
@@ -95,6 +96,8 @@ class _Then:
             if span.incarnation != life.incarnation or self._ago(node, span.since) < 0:
                 continue
             peer = peer_of(span)
+            if peer == self._hidden:
+                continue
             if span.until is None or self._ago(node, span.until) < 0:
                 self._open[node][peer] = span
             elif self._ago(node, span.until) < REMEMBERED:

@@ -202,6 +202,8 @@ class Pages:
         if part == "rows":
             return HTMLResponse(self._rendered(f"{name}_rows.html", values), status)
         if part:
+            if name == "why" and values["picture"] is not None:  # the script puts it in its place
+                values["beside"] = Markup(self._past_part(values))  # noqa: S704 - from a template
             return HTMLResponse(self._rendered(f"{name}.html", values), status)
         now = self._fleet_part(_options(request, values.get("stops", ())))
         is_past = name in ("past", "why") and values["picture"] is not None

@@ -64,7 +64,8 @@ class Drawing(Struct, frozen=True):
 class Past:
     """The past of a fleet, as its journal tells it."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, console: str = "") -> None:
+        self._console = console  # the name of its node, which is shown only among internals
         self._history = History(journal)
         self._movements = Movements(journal)
         self._reading = asyncio.Lock()
@@ -76,13 +77,15 @@ class Past:
             return await asyncio.to_thread(self._show, asked)
 
     async def fleet(self, at: int, options: Options) -> dict[str, Any]:
-        """The fleet of a moment alone: what its picture and the list of its nodes show."""
+        """The fleet of a moment and what had moved just before, without any tables."""
         async with self._reading:
             return await asyncio.to_thread(self._fleet, at, options)
 
     def _fleet(self, at: int, options: Options) -> dict[str, Any]:
         self._refresh()
-        then = moment(self._history, at)
+        history, internals = self._history, options.internals
+        moves = self._movements.between(at - WINDOW, at, 0, history, internals=internals)
+        then = moment(history, at, Traffic(moves.rates, moves.drops), self._hidden(internals))
         return {"at": at, "moment": then, "picture": draw(then.graph, options), "options": options}
 
     def _show(self, asked: PastRequest) -> dict[str, Any]:
@@ -96,7 +99,8 @@ class Past:
         at = min(max(at, timeline.first), timeline.last)
         internals = asked.options.internals
         moves = self._movements.between(at, at + span, MAX_MOVES, history, internals=internals)
-        then = moment(history, at, Traffic(moves.rates, moves.drops))
+        hidden = self._hidden(internals)
+        then = moment(history, at, Traffic(moves.rates, moves.drops), hidden)
         node = self._chosen(asked.node, then)
         return {
             "at": at,
@@ -112,7 +116,7 @@ class Past:
             "options": asked.options,
             "moves": moves,
             "listed": _listed(moves),
-            "changes": history.changes(at - _RECENT, at + span, LISTED),
+            "changes": history.changes(at - _RECENT, at + span, LISTED, hidden),
             "node": node,
             "find": asked.find,
             "tables": self._tables(node, at, asked),
@@ -121,6 +125,9 @@ class Past:
             "unread": history.unread,
             "problems": list(history.problems)[:LISTED],
         }
+
+    def _hidden(self, internals: bool) -> str:
+        return "" if internals else self._console
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -131,7 +138,8 @@ class Past:
 
     def _marks(self, timeline: Timeline) -> list[float]:
         """Where on the timeline something broke."""
-        found = self._history.changes(timeline.first, timeline.last + 1, 10_000)
+        until = timeline.last + 1
+        found = self._history.changes(timeline.first, until, 10_000, self._console)
         return sorted({round(_share(change.at, timeline), 1) for change in found if change.bad})
 
     def _chosen(self, name: str, then: Moment) -> str:

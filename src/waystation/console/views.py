@@ -284,7 +284,7 @@ class Views:
         from waystation.console.past import Past  # noqa: PLC0415 - it needs pyarrow
 
         if self._known_past is None:
-            self._known_past = Past(journal)
+            self._known_past = Past(journal, self._fleet.node.name)
         return self._known_past
 
     def _waterfall(self, id: str) -> Values:

@@ -48,7 +48,11 @@ class Line(Struct, frozen=True):
 Policy: TypeAlias = Fail | Wait | Queue | Line
 
 FAIL: Final = Fail()
+"""Drop it at once if it cannot be sent now."""
+
 WAIT: Final = Wait()
+"""Wait for room; for a lost session only as long as the node's limit `reconnect` says."""
+
 LINE: Final = Line()
 
 

@@ -53,8 +53,8 @@ async function show(url, { keep = false, ...options } = {}) {
     if (!keep) history.pushState(null, "", place.pathname + place.search);
     markView(place.pathname);
     view.focus({ preventScroll: true });
-    await enterView();
-    if (number === asked) watchShownMessage();
+    enterView();
+    watchShownMessage();
   } catch {
     if (number === asked) location.assign(url); // let the browser show the error
   } finally {
@@ -501,7 +501,7 @@ function enterView({ isDrawn = false } = {}) {
   explained = document.querySelector("#view [data-then]") !== null;
   past = form ? { at: Number(form.dataset.at), span: Number(form.dataset.span), playing: false } : null;
   if (past) visit(past.at, { replay: false });
-  else if (explained) return isDrawn || showExplained();
+  else if (explained && !isDrawn) showParts(document.querySelector("#view [data-beside]").innerHTML);
   else if (was && latest) showFleet();
 }
 
