@@ -36,6 +36,7 @@ from waystation.why.journal import entry_of, intervals
 def at(second: float) -> int:
     return BEGIN + round(second * SECOND)
 
+
 INTERNALS = Options(internals=True)
 
 
