@@ -71,6 +71,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let all be collected at the end: modules in C complain of what is left then."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)  # before it is written down what failed
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Take the group off the name of a test again, so that `--last-failed` finds it."""
