@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -37,16 +38,18 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
 
 _PIPELINE = Path(__file__).parent / "pipeline"
-_SECOND = (
-    "test_cluster",
-    "test_connect",
-    "test_datasource",
-    "test_demo",
-    "test_report",
-    "test_sink",
-    "test_watch",
+_FIRST = (
+    "test_build",
+    "test_clocks",
+    "test_command_line",
+    "test_days",
+    "test_exact",
+    "test_notebook",
+    "test_schema",
+    "test_shipping",
 )
-"""Tests of the pipeline that have a Spark session of their own, so that two processes have work."""
+"""Tests of the pipeline that take about half of the time; the others, and pages of documentation,
+have a second Spark session, so that two processes have work."""
 
 _SESSION = "pipeline.session("
 
@@ -59,6 +62,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = _group_of(item, on_spark)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what now exists, and stays, out of what the tests collect; else that takes most time.
+
+    Each asynchronous test collects garbage when it ends, so that no error remains unseen.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let all be collected at the end: modules in C complain of what is left then."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before it is written down what failed
@@ -74,7 +91,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _group_of(item: pytest.Item, on_spark: set[Path]) -> str | None:
     name = item.path.stem
     if item.path in on_spark:
-        return "second spark" if name.startswith(_SECOND) else "spark"
+        return "spark" if name.startswith(_FIRST) else "second spark"
     if _PIPELINE in item.path.parents:
         return name
     page = getattr(item, "callspec", None) and item.callspec.params.get("path")  # type: ignore[attr-defined]

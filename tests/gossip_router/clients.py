@@ -16,7 +16,7 @@ from waystation.net.tls import Tls
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups import PhysicalAddress, UuidAddress
 
-PATIENCE = 20.0
+PATIENCE = 80.0  # seconds, on a busy machine as well
 HERE = PhysicalAddress("127.0.0.1", 7800)
 
 

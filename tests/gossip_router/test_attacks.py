@@ -169,12 +169,26 @@ async def behind(server: GossipServer, number: int) -> Raw:
     return client
 
 
+def large_for(number: int) -> bytes:
+    return jgroups5.encode(jgroups5.Message("g", uuid(number), None, bytes(10_000)))
+
+
+async def too_much(server: GossipServer, sender: Raw, data: bytes) -> None:
+    """Send it again and again, until a client takes no more and the systems' buffers are full."""
+
+    def is_enough() -> bool:
+        if not sender.writer.transport.get_write_buffer_size():
+            sender.send(data)
+        return any(found.peer_is_slow for found in server.clients())
+
+    await until(is_enough)
+
+
 async def blocked(server: GossipServer, number: int) -> Raw:
     """It does not read the answers to what it asks."""
     client = await idle(server, number)
     client.stop_reading()
-    client.send(jgroups5.encode(jgroups5.GetMembers("g")) * 200_000)
-    await until(lambda: any(found.peer_is_slow for found in server.clients()))
+    await too_much(server, client, jgroups5.encode(jgroups5.GetMembers("g")) * 1_000)
     return client
 
 
@@ -183,9 +197,7 @@ async def stuck(server: GossipServer, number: int) -> Raw:
     client = await idle(server, number)
     client.stop_reading()
     sender = await Client5.open(server)
-    message = jgroups5.encode(jgroups5.Message("g", uuid(number), None, bytes(10_000)))
-    sender.send(message * 2_000)
-    await until(lambda: any(found.peer_is_slow for found in server.clients()))
+    await too_much(server, sender, large_for(number) * 200)
     sender.reset()
     return client
 
@@ -195,8 +207,7 @@ async def held_back(server: GossipServer, number: int) -> Raw:
     receiver = await idle(server, number)
     receiver.stop_reading()
     client = await Client5.open(server)
-    client.send(jgroups5.encode(jgroups5.Message("g", uuid(number), None, bytes(10_000))) * 2_000)
-    await until(lambda: any(found.peer_is_slow for found in server.clients()))
+    await too_much(server, client, large_for(number) * 200)
     receiver.reset()
     return client
 

@@ -271,11 +271,13 @@ async def test_a_group_may_start_before_its_router() -> None:
 async def test_no_router_is_an_error_that_says_where_and_why() -> None:
     async with routers() as found:
         await found.kill(0)
-        group = Group("fleet", via=found.via(), wait=0.2)
-        with pytest.raises(UnreachableError) as caught:
-            await group.connect()
-        assert found.places[0] in str(caught.value)
-        assert "refused" in str(caught.value)
+        for wait in (0.2, 20.0):  # a busy machine may not have dialled before the first is over
+            with pytest.raises(UnreachableError) as caught:
+                await Group("fleet", via=found.via(), wait=wait).connect()
+            assert found.places[0] in str(caught.value)
+            if "refused" in str(caught.value):
+                return
+        pytest.fail(str(caught.value))
 
 
 @async_test
