@@ -463,9 +463,15 @@ def difference(one: list[int], other: list[int]) -> float:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
 
 
+PAGES = {"past": f"past?at={at(12)}&node=hub", "why": f"why?id={13:032x}"}
+"""What is compared: at the end of both, the truck is gone."""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["screen", "phone"])
-def test_a_past_moment_looks_as_it_did(tmp_path: Path, scheme: str, size: str) -> None:
+@pytest.mark.parametrize(
+    ("view", "size"), [("past", "screen"), ("past", "phone"), ("why", "screen")]
+)
+def test_a_past_moment_looks_as_it_did(tmp_path: Path, view: str, scheme: str, size: str) -> None:
     """With WAYSTATION_NEW_PICTURES set, the pictures of today become those to compare with."""
     put_journal(tmp_path)
     put_messages(tmp_path)
@@ -480,20 +486,20 @@ def test_a_past_moment_looks_as_it_did(tmp_path: Path, scheme: str, size: str) -
             shown(top.url, journal=tmp_path, interval=LOOK) as console,
             browsing(viewport=viewport, color_scheme=scheme, reduced_motion="reduce") as page,
         ):
-            await page.goto(f"http://{console.place}/past?at={at(12)}&node=hub")
+            await page.goto(f"http://{console.place}/{PAGES[view]}")
             await page.locator(".box.node.gone[data-node=truck]").wait_for()
             await sees(page, "#pulse", "^live$")
             await page.evaluate("document.activeElement.blur()")
             found.extend(await reduced(page))
 
     scenario()
-    name = f"past-{size}-{scheme}"
+    name = f"{view}-{size}-{scheme}"
     if os.environ.get("WAYSTATION_NEW_PICTURES"):
         KNOWN.write_text(json.dumps({**known, name: found}, sort_keys=True) + "\n")
         return
     assert difference(found, known[name]) < ALIKE
     other = "dark" if scheme == "light" else "light"
-    assert difference(found, known[f"past-{size}-{other}"]) > 5 * ALIKE  # it does tell
+    assert difference(found, known[f"{view}-{size}-{other}"]) > 5 * ALIKE  # it does tell
 
 
 @runs
