@@ -97,6 +97,7 @@ def test_names_of_types_can_be_given() -> None:
 def test_a_route_is_written_and_read() -> None:
     route = Route.parse("tcp#10.0.0.2:4000 => hop=>echo")
     assert str(route) == "1#10.0.0.2:4000 => 0#hop => 0#echo"
+    assert repr(route) == f"Route({str(route)!r})"
     assert Route.parse(str(route)) == route
     assert list(route) == [Address(1, b"10.0.0.2:4000"), Address(0, b"hop"), Address(0, b"echo")]
     assert Route.parse("  ") == Route() == Route.of([])

@@ -19,6 +19,7 @@ from waystation.core.incidents import (
     Missing,
     Past,
     Session,
+    as_sentence,
     found_in,
     lasted,
 )
@@ -407,6 +408,11 @@ def test_incidents_without_losses() -> None:
 def test_internal_losses_are_kept_and_not_counted() -> None:
     [incident] = found_in([lost("FAILED", internal=True)], Past()).incidents
     assert (incident.lost, incident.evidence) == (0, ["a" * 32])
+
+
+def test_a_cause_becomes_a_sentence_that_leaves_names_as_they_are() -> None:
+    assert as_sentence("the route to truck-7 expired") == "The route to truck-7 expired."
+    assert as_sentence("hub was stopped") == "hub was stopped."
 
 
 def test_durations() -> None:
