@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from waystation.pipeline.watching.store import Ledger, Store
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import write_fleet
 from waystation.testing import oracle
+from waystation.why.finished import StoredTables
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -302,16 +303,17 @@ def test_concurrent_readers_see_complete_tables(tmp_path: Path, journal: Path) -
 
     def read() -> None:
         while not over.is_set():
-            with contextlib.suppress(FileNotFoundError):  # it listed an older version
-                seen.append(table_in(tmp_path / "tables", "audit").num_rows)
+            audit = StoredTables(tmp_path / "tables").dataset("audit")
+            if audit is not None:
+                seen.append(audit.to_table().num_rows)
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(6):
-        put_rows(journal, "messages", messages(1 + 7 * number, 7))
-        take_in(watch, journal)
-    over.set()
-    reader.join()
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        for number in range(6):
+            put_rows(journal, "messages", messages(1 + 7 * number, 7))
+            take_in(watch, journal)
+        over.set()
+        reader.result()
     watch.close()
     assert seen == sorted(seen)
     assert {rows % 7 for rows in seen} == {0}
