@@ -57,8 +57,11 @@ PATIENCE: Final = 600.0
 DISK: Final = 64
 """Megabytes of each disk."""
 
-NO_DISK: Final = "cannot open the store"
-"""What a process says that ends since its disk is full when it starts."""
+SUPERVISED: Final = ("cannot open the store", "ConnectionError: the broker at")
+"""What a process says that ends when it starts, since its disk is full or the broker is away.
+
+It is started again, as a service manager would do.
+"""
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 
@@ -103,7 +106,7 @@ class Processes:
         return self._directory / f"{name}-told"
 
     def wait_until_started(self) -> None:
-        """Wait until the latest life of each has begun; one that found its disk full, again."""
+        """Wait until the latest life of each has begun; what could not start is tried again."""
         deadline = time.monotonic() + PATIENCE
         for name in self.lives:
             while not self._has_begun(name) and self._running[name].is_alive():
@@ -117,11 +120,11 @@ class Processes:
         return started.exists() and started.read_text() == str(self.lives[name])
 
     def _revive(self, name: str) -> None:
-        """Start a process again that ended by itself; it may, if it cannot open its store."""
+        """Start a process again that ended by itself, if it may."""
         if self._running[name].is_alive():
             return
         error = self._error(name)
-        if NO_DISK not in error:
+        if not any(reason in error for reason in SUPERVISED):
             raise RuntimeError(f"{name} has ended by itself: {error}")
         self.start(name)
 
