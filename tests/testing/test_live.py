@@ -10,7 +10,7 @@ import pytest
 from tests.peers.mosquitto_peer import build, built
 from waystation.testing.lab.history import Got, Sent
 from waystation.testing.live import __main__ as live
-from waystation.testing.live.namespaces import missing
+from waystation.testing.live.namespaces import SmallDisk, missing
 from waystation.testing.live.running import TOPOLOGY, read_lines
 from waystation.testing.soak import __main__ as soak
 from waystation.testing.soak.watching import Growth, Watch
@@ -38,6 +38,23 @@ def test_where_it_cannot_run_the_live_lab_says_why(
     assert live.main(["--minutes", "1"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("the live lab cannot run: ip is not installed")
+
+
+@pytest.mark.parametrize("pages", [0, 1, 2, 15])
+def test_a_small_disk_is_filled_however_much_is_on_it(tmp_path: Path, pages: int) -> None:
+    try:
+        disk = SmallDisk(tmp_path / "disk", 1)
+    except OSError as error:
+        pytest.skip(f"no disk can be mounted: {error}")
+    try:
+        (tmp_path / "disk/held").write_bytes(bytes(4096 * pages))
+        disk.fill()
+        with pytest.raises(OSError, match="No space left on device"):
+            (tmp_path / "disk/more").write_bytes(b"more")
+        disk.clear()
+        (tmp_path / "disk/more").write_bytes(b"more")
+    finally:
+        disk.unmount()
 
 
 def test_what_grows_is_told() -> None:

@@ -7,6 +7,7 @@ meet. It needs root.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -170,13 +171,9 @@ class SmallDisk:
     def fill(self) -> None:
         """Leave no room."""
         ballast = self._path / "ballast"
-        with ballast.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(2**16))
-                    file.flush()
-            except OSError:
-                return
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(2**16))
 
     def clear(self) -> None:
         """Make room again."""
