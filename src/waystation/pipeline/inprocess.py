@@ -45,11 +45,11 @@ from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
 from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal, locate
 from waystation.pipeline.schema import VERSION
 from waystation.pipeline.surveying import known_in
-from waystation.pipeline.tables import BUILT
+from waystation.pipeline.tables import BUILT, DATE
 
 Row = dict[str, Any]
 
-_OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "started")
+_OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "day")
 
 
 class Survey(Struct, frozen=True):
@@ -222,7 +222,7 @@ def covered_of(row: Row) -> Covered:
 
 
 def plain_rows(table: pa.Table) -> list[Row]:
-    """Rows with numbers for instants, also within lists."""
+    """Rows with numbers for instants and days, also within lists."""
     rows: list[Row] = table.cast(
         pa.schema([pa.field(field.name, _numbers(field.type)) for field in table.schema])
     ).to_pylist()
@@ -232,6 +232,8 @@ def plain_rows(table: pa.Table) -> list[Row]:
 def _numbers(type: pa.DataType) -> pa.DataType:
     if type == INSTANT:
         return pa.int64()
+    if type == DATE:
+        return pa.int32()
     if pa.types.is_dictionary(type):
         return type.value_type
     if pa.types.is_list(type):
@@ -253,7 +255,6 @@ def loss_table(losses: Iterable[Explained]) -> pa.Table:
                 "at_visit": one.loss.lost.received_at,
                 "cause": one.cause,
                 "incident_id": one.incident_id,
-                "day": one.loss.started // DAY,
             }
             for one in losses
         ],
