@@ -77,7 +77,9 @@ class MessageLookup:
 
     def participants(self, node: str, incarnation: int) -> set[str]:
         """All participants that a node ever had a routing entry for."""
-        return {row["participant"] for row in self._rows(ROUTES, node, incarnation, None)}
+        accepted = pc.coalesce(pc.field("accepted"), pa.scalar(True))
+        wanted = (pc.field("kind") == "put") & accepted
+        return {row["participant"] for row in self._rows(ROUTES, node, incarnation, wanted)}
 
     def subscription_events(self, node: str, incarnation: int) -> list[Row]:
         """The subscription changes, in order."""
