@@ -188,8 +188,12 @@ def _ended(journal: Tables, node: str, random: Random) -> None:
 class TablesInMemory(TableLookup):
     """What `write_tables` writes, for who asks about many messages."""
 
-    def __init__(self, journal: Tables) -> None:
-        self._rows = {table: _as_built(table, rows) for table, rows in _built(journal).items()}
+    def __init__(self, journal: Tables, *only: str) -> None:
+        self._rows = {
+            table: _as_built(table, rows)
+            for table, rows in _built(journal).items()
+            if not only or table in only
+        }
 
     def traces(self, message_id: str) -> list[Row]:
         return self.rows("traces", pc.field("message_id") == message_id)

@@ -111,6 +111,22 @@ def test_whatever_became_of_journals_both_tell_the_same(
     assert_told_alike(InMemory(journal), TablesInMemory(journal), of_each_message(journal))
 
 
+def test_the_table_of_traces_alone_tells_what_became_of_each_copy() -> None:
+    journal = MadeUp(3, 40).journal()
+    whole, alone = TablesInMemory(journal), TablesInMemory(journal, "traces")
+    vanished = 0
+    for id in of_each_message(journal):
+        told, found = (
+            explained(TableSource(some, id, some.traces(id)), id) for some in (whole, alone)
+        )
+        assert [way.summary for way in found.ways] == [way.summary for way in told.ways]
+        steps = [step.fate for hop in found.hops for step in hop.steps]
+        assert steps == [step.fate for hop in told.hops for step in hop.steps]
+        assert not any("keeps no journal here" in remark for remark in found.remarks)
+        vanished += steps.count("vanished")
+    assert vanished
+
+
 @pytest.mark.rule("SP-8")
 @pytest.mark.rule("TM-3")
 def test_clocks_that_only_traffic_tells_of_are_the_same_to_why_and_traces(tmp_path: Path) -> None:

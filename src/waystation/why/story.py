@@ -222,10 +222,13 @@ def _remarks(source: Source) -> Iterator[str]:
 
 def _silent(source: Source, visits: list[Visit]) -> Iterator[str]:
     """The nodes on its way that keep no journal. Whoever sent it there is none of them."""
+    lives = source.evidence.lives
+    if not lives:
+        return  # the tables that tell were not built
     for visit in visits:
         before = None if visit.follows is None else visit.first.from_node
         others = [before, *(step.next_node for step in visit.steps)]
-        yield from (n for n in others if n is not None and not source.evidence.lives.get(n))
+        yield from (n for n in others if n is not None and not lives.get(n))
 
 
 def _unknown(visits: list[Visit]) -> Iterator[str]:
@@ -324,7 +327,7 @@ class _Hop:
         """A word of caution if the next node crashed just then."""
         evidence = self._source.evidence
         arrives = evidence.time_at(str(step.next_node), step.at - self._visit.ahead)
-        for life in evidence.lives[str(step.next_node)]:
+        for life in evidence.lives.get(str(step.next_node), ()):
             crashed = life.ends is not None and not life.stopped
             if crashed and life.begins <= arrives and abs(life.latest - arrives) <= FLUSHED:
                 return "; but that node crashed then, and its last second may not be on record"

@@ -304,7 +304,7 @@ def _visit_of(element: Row) -> tuple[str, int, int]:
 
 
 def _step(row: Row, element: Row, seq: int) -> Step:
-    lost = next((lost for lost in row["lost"] if _is_step(lost, element)), None)
+    lost = next((lost for lost in row["lost"] or () if _is_step(lost, element)), None)
     more = {} if lost is None else {"expiry": lost["expiry"], "onward": _route(lost["onward"])}
     told = {name: element[name] for name in _OF_STEP}
     sender = row["sender"] if _visit_of(element) == _visit_of(row["path"][0]) else None
@@ -314,7 +314,7 @@ def _step(row: Row, element: Row, seq: int) -> Step:
 def _losses(row: Row, visits: list[Visit]) -> list[Loss]:
     """What somebody went without, and at which step."""
     found = []
-    for lost in row["lost"]:
+    for lost in row["lost"] or ():
         visit, step = next(
             (number, place)
             for number, visit in enumerate(visits)
