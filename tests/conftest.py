@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ _FIRST = (
 have a second Spark session, so that two processes have work."""
 
 _SESSION = "pipeline.session("
+_JOURNALS = Path(__file__).parent / "data" / "journals"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def journals_of_earlier_versions_stay_as_they_are() -> Iterator[None]:
+    """Fail if a test let something write to them instead of to a copy."""
+    before = _state_of(_JOURNALS)
+    yield
+    assert _state_of(_JOURNALS) == before, "something changed tests/data/journals"
+
+
+def _state_of(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook

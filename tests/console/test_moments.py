@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.console.live import hub, leaf, shown
+from tests.core import journeys
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row, table_of
+from tests.why.fleets import MadeUp, write_journal
 from waystation.console.history import History, routes_at, subscriptions_at
 from waystation.console.layout import Options, draw
 from waystation.console.moment import Moment, moment
@@ -30,6 +32,7 @@ from waystation.journal.schema import (
     SUBSCRIPTIONS,
 )
 from waystation.testing import async_test, until
+from waystation.why import explain
 from waystation.why.journal import entry_of, intervals
 
 
@@ -306,20 +309,20 @@ def test_the_timeline_counts_messages_and_drops(moved: Path) -> None:
     movements = Movements(moved)
     movements.refresh()
     movements.refresh()  # counts nothing twice
-    timeline = movements.timeline(at(0), at(20))
+    timeline = movements.timeline(at(0), at(20), History(moved))
     assert timeline is not None
     assert sum(bucket.messages for bucket in timeline.buckets) == 5
     assert sum(bucket.drops for bucket in timeline.buckets) == 1
     assert (timeline.first, timeline.last) == (at(0), at(20))
     assert drawing(timeline).drops.count("M") == 1
-    assert Movements(moved / "nothing").timeline(None, None) is None
+    assert Movements(moved / "nothing").timeline(None, None, History(moved)) is None
 
 
 def test_older_files_are_left_out_of_the_timeline_where_there_are_too_many(moved: Path) -> None:
     put_rows(moved, MESSAGES, [message(30, outcome="DELIVERED")], "hub", version=2)
     movements = Movements(moved, max_counted=1)
     movements.refresh()
-    timeline = movements.timeline(None, None)
+    timeline = movements.timeline(None, None, History(moved))
     assert timeline is not None
     assert timeline.is_cut
     assert sum(bucket.messages for bucket in timeline.buckets) == 1
@@ -412,3 +415,40 @@ async def test_without_a_journal_there_is_no_past(tmp_path: Path) -> None:
             assert "has no journal" in (await browser.get("/incidents")).text
         async with shown(top.url, journal=tmp_path) as browser:
             assert "the journal is empty" in (await browser.get("/past")).text
+
+
+@pytest.mark.rule("TM-3")
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_past_is_told_by_the_clocks_that_an_explanation_goes_by(
+    tmp_path: Path, measured: bool
+) -> None:
+    """Clocks are three minutes apart, and sessions or only traffic tells of that."""
+    apart = {
+        node: (3 - 6 * (number % 2)) * journeys.MINUTE for number, node in enumerate(journeys.NODES)
+    }
+    fleet = MadeUp(3, 500, apart, measured=measured)
+    write_journal(tmp_path, fleet.journal())
+    history, movements = History(tmp_path), Movements(tmp_path)
+    history.refresh()
+    movements.refresh()
+    first, last = history.first, history.last
+    assert first is not None
+    assert last is not None
+    timeline = movements.timeline(first, last, history)
+    assert timeline is not None
+    moves = movements.between(first, last + 1, 10**6, history, internals=True)
+    assert sum(bucket.messages for bucket in timeline.buckets) == moves.total
+    corrected = 0
+    for id in sorted(fleet.journeys)[::50]:
+        told = explain(tmp_path, id)
+        steps = sorted(
+            (step.at - hop.clock_ahead_us, hop.node, step.outcome)
+            for hop in told.hops
+            for step in hop.steps
+        )
+        moved = [(one.at, one.node, one.outcome) for one in moves.steps if one.message_id == id]
+        assert sorted(moved) == steps
+        for at, *_ in steps:
+            assert timeline.first <= at <= timeline.last
+        corrected += any(hop.clock_ahead_us for hop in told.hops)
+    assert corrected

@@ -23,7 +23,9 @@ def build_tables(directory: Path) -> None:
     trace = {
         "message_id": ID, "origin": "hub/1", "started": AT, "ended": AT, "latency_ms": 0.0,
         "path": [{**here, **dropped, "at": AT, "received_at": AT, "depth": 0}],
-        **dropped, **counts, "left_fleet": 0, "complete": False, "looped": False, "internal": False,
+        **dropped, **counts, "left_fleet": 0, "waiting": 0, "fates": ["dropped"],
+        "lost": [{**here, **dropped, "at": AT, "received_at": AT, "onward": "0#truck-7"}],
+        "durable": False, "complete": False, "looped": False, "internal": False,
     }  # fmt: skip
     rows = {
         "traces": trace,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.core.coverage import MARGIN, Gap, Life, NodeRow, covers, is_sampled, lives_of
+from waystation.core.coverage import (
+    MARGIN,
+    Gap,
+    Life,
+    NodeRow,
+    covers,
+    damages,
+    is_sampled,
+    lives_of,
+)
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 BEGIN = 1_000_000_000
@@ -76,3 +85,11 @@ def test_a_loss_spans_the_time_in_which_it_may_have_been(
 
 def test_a_node_without_a_record_has_no_lives() -> None:
     assert lives_of({}, [], lambda *_: 0) == []
+
+
+@pytest.mark.rule("OB-9")
+def test_nothing_is_certain_of_an_incarnation_with_damage_that_is_not_sealed_yet() -> None:
+    records = {3: (0, 100), 4: (200, 300)}
+    told = damages(records, [3, 9])
+    first, second = lives_of(records, told, lambda _incarnation, _seq: 0)
+    assert (first.gaps, second.gaps) == (((0, 100),), ())

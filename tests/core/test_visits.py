@@ -20,10 +20,9 @@ from waystation.core.visits import (
     Step,
     Trace,
     last_name,
-    linked,
-    retold,
     step_of,
     tied,
+    trace_of,
     traced,
 )
 
@@ -93,7 +92,7 @@ def test_every_journey_is_told_as_it_was(seed: int) -> None:
         assert visit.depth == (0 if former is None else former.depth + 1)
     order = [visit.depth for visit in trace.visits]
     assert order == sorted(order)
-    assert retold(MESSAGE, linked(rows, journey.evidence), journey.evidence) == [trace]
+    assert trace_of(trace.origin, list(trace.visits), list(trace.losses)) == trace
 
 
 @given(st.integers(0, 2**32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -23,7 +24,16 @@ from waystation.journal.check import check
 from waystation.journal.checksum import is_changed, write_checksum
 from waystation.journal.frames import HEADER_SIZE, MARKER, Frame, frame_header, read_frames
 from waystation.journal.layout import CORRUPT, NEW_TAIL, Stem, table_directory
-from waystation.journal.read import UNREADABLE, JournalReader, TailContent, read_sealed, read_tail
+from waystation.journal.read import (
+    UNREADABLE,
+    JournalReader,
+    TailContent,
+    find_in_sealed,
+    read_sealed,
+    read_tail,
+    sealed_between,
+    sealed_column,
+)
 from waystation.journal.schema import SCHEMAS
 from waystation.journal.seal import ROW_GROUP, seal_tail, write_sealed
 from waystation.why import explain
@@ -306,9 +316,9 @@ def two_row_groups(directory: Path) -> Path:
     return write_sealed(folder, "nodes", Stem(5, 0), batches, fsync=False)
 
 
-@pytest.mark.rule("OB-9")
-def test_a_damaged_row_group_costs_no_other(tmp_path: Path) -> None:
-    path = two_row_groups(tmp_path)
+def with_a_damaged_row_group(directory: Path) -> Path:
+    """Such a file whose first row group cannot be read."""
+    path = two_row_groups(directory)
     seq = next(
         column
         for column in map(pq.ParquetFile(path).metadata.row_group(0).column, range(3))
@@ -317,6 +327,26 @@ def test_a_damaged_row_group_costs_no_other(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[seq.data_page_offset + seq.total_compressed_size - 5] ^= 4
     path.write_bytes(data)
+    return path
+
+
+@pytest.mark.rule("OB-9")
+def test_a_damaged_row_group_costs_no_other_when_something_is_looked_for(tmp_path: Path) -> None:
+    path = with_a_damaged_row_group(tmp_path)
+    for read in (
+        find_in_sealed(path, "kind", "clock"),
+        sealed_between(path, ["at", "seq"], 0, 2 * ROW_GROUP),
+    ):
+        found: list[int] = []
+        with pytest.raises(ValueError, match="row group 1 of 2"):
+            found.extend(chain.from_iterable(batch.column("seq").to_pylist() for batch in read))
+        assert found == list(range(ROW_GROUP, ROW_GROUP + 10))
+    assert [len(kinds) for kinds in sealed_column(path, "kind")] == [ROW_GROUP, 10]
+
+
+@pytest.mark.rule("OB-9")
+def test_a_damaged_row_group_costs_no_other(tmp_path: Path) -> None:
+    path = with_a_damaged_row_group(tmp_path)
     found: list[int] = []
     with pytest.raises(ValueError, match=r"checksum is wrong.*row group 1 of 2"):
         found += [seq for batch in read_sealed(path) for seq in batch.column("seq").to_pylist()]

@@ -17,6 +17,7 @@ from waystation.journal.schema import MESSAGES
 from waystation.node import Context, Node, StoreSettings
 from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Status
+from waystation.pipeline.lost import Question, lost_in_journal
 from waystation.testing import until
 from waystation.testing.workers import collect
 from waystation.why import explain
@@ -82,6 +83,7 @@ def test_why_says_that_a_durable_message_waits_on_disk_although_its_node_ended(
 
     explained = explain(tmp_path / "journal", asyncio.run(scenario()))
     assert explained.summary == "still waiting at hub, on its disk, when the journal ends"
+    assert lost_in_journal(str(tmp_path / "journal"), Question(internal=True)).losses == []
 
 
 @pytest.mark.rule("DU-2", "DU-7")

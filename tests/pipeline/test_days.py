@@ -27,6 +27,7 @@ from waystation.pipeline.days import day_numbers, day_text, directory_of, read_s
 from waystation.pipeline.store import DeltaStore, Place
 from waystation.report import write_report
 from waystation.simulate.fleet import Fleet
+from waystation.why.finished import StoredTables
 from waystation.why.tables import explain_from_tables
 
 pytestmark = pytest.mark.timeout(1800)  # Spark on a loaded machine takes its time
@@ -420,3 +421,26 @@ def test_the_command_builds_days(tmp_path: Path) -> None:
     told = json.loads(result.stdout)
     assert told["days"] == [day_text(TODAY), day_text(TODAY + 1)]
     assert told["tables"]["traces"]["rows"] == 4
+
+
+@pytest.mark.rule("SP-6")
+def test_a_loss_is_of_the_day_of_its_trace_by_the_clock_of_the_first_node(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first node's clock is ten minutes ahead: there it is past midnight, corrected before."""
+    journal, out = tmp_path / "journal", tmp_path / "tables"
+    offset = {"kind": "clock", "peer": "garage", "offset_us": HOUR // 6, "rtt_us": 100}
+    put_rows(journal, "sessions", [row("sessions", 1, MIDNIGHT + 1, **offset)], "a", version=2)
+    dropped = row("messages", 5, MIDNIGHT + 5, outcome="DROPPED", reason="QUEUE_FULL")
+    put_rows(journal, "messages", [dropped], version=2)
+    for large, days in ((-1, None), (2**30, [day_text(TODAY + 1)])):  # by Spark, and here
+        monkeypatch.setattr("waystation.pipeline.losses.SMALL", large)
+        pipeline.build(journal, out / f"{large}", spark=spark, days=days or ())
+        stored = StoredTables(out / f"{large}")
+        for table in ("traces", "losses"):
+            dataset: Any = stored.dataset(table)
+            [found] = dataset.to_table(columns=["day"])["day"].to_pylist()
+            assert found == day_of(TODAY + 1)
+        traces: Any = stored.dataset("traces")
+        [started] = traces.to_table(columns=["started"])["started"].to_pylist()
+        assert started.date() == day_of(TODAY)

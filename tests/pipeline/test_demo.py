@@ -19,7 +19,7 @@ from waystation.demo.fleet import PROCESSES
 from waystation.pipeline import TABLES
 from waystation.why import explain
 from waystation.why.source import Row
-from waystation.why.tables import _Tables, explain_from_tables
+from waystation.why.tables import TableLookup, explain_from_tables
 
 CARD = re.compile(r'title="([0-9,]+)"><b>[^<]*</b><span>([^<]*)</span>')
 
@@ -74,7 +74,7 @@ SHOWS_AS = {
 
 def check_that_each_deed_is_one_incident(summary: Row, tables: Path) -> None:
     """Each deed is one incident of its kind, and nothing else cost anything."""
-    incidents = _Tables(tables).rows("incidents")
+    incidents = TableLookup(tables).rows("incidents")
     meant = []
     for fault in summary["faults"]:
         fitting = [one for one in incidents if is_incident_of(fault["deed"], one)]
@@ -101,7 +101,7 @@ def is_incident_of(deed: Row, incident: Row) -> bool:
 
 def check_that_counts_agree(call: Commands, out: Path, page: str) -> None:
     """The table `traces`, `lost` from journal and tables, and the report count the same losses."""
-    rows = [row for row in _Tables(out / "tables").rows("traces") if not row["internal"]]
+    rows = [row for row in TableLookup(out / "tables").rows("traces") if not row["internal"]]
     count = sum(row["lost_copies"] for row in rows)
     assert count
     vanished = sum(one["reason"] == "VANISHED" for row in rows for one in row["lost"])
@@ -121,7 +121,7 @@ def check_that_counts_agree(call: Commands, out: Path, page: str) -> None:
 def check_that_why_agrees(journal: Path, tables: Path) -> None:
     """Tables and `why`, from either, say the same: of what went wrong, and of some that did not."""
     found: dict[str, list[Row]] = defaultdict(list)
-    for row in _Tables(tables).rows("traces"):
+    for row in TableLookup(tables).rows("traces"):
         found[row["message_id"]].append(row)
     wrong = [id for id, rows in found.items() if not all(row["complete"] for row in rows)]
     assert wrong

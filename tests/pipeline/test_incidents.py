@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from waystation.pipeline.inprocess import survey, survey_of
-from waystation.pipeline.lost import Question, lost_in_journal
+from tests.journal.test_damage import damage_second_batch
+from tests.journal.test_recovery import left_tail
+from tests.pipeline.small import put_rows, row
+from waystation.journal.seal import seal_all_left
+from waystation.pipeline.inprocess import listed, survey, survey_of
+from waystation.pipeline.lost import LARGE, Question, lost_in_journal
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import CellWriter, prepare
 from waystation.simulate.scoring import Tally, score_incidents, score_losses
+from waystation.why import explain
 
 pytestmark = pytest.mark.timeout(1200)
+
+SENT = f"{777:032x}"
 
 
 def written(directory: Path, fleet: Fleet) -> Path:
@@ -74,7 +81,7 @@ def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:
     names = sorted({loss.recipient for loss in every if loss.recipient is not None})
     compared = 0
     for name in names[::5]:
-        alone = survey_of(journal, name)
+        alone = survey_of(listed(journal), name)
         assert alone is not None
         found = {(one.loss.message_id, one.loss.origin, one.cause) for one in alone.found.losses}
         assert found == {
@@ -85,3 +92,50 @@ def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:
     question = Question(participant=names[0], internal=True)
     as_a_whole = lost_in_journal(journal, question).losses
     assert lost_in_journal(journal, question, large=0).losses == as_a_whole
+
+
+def sent_to_garage(journal: Path) -> Path:
+    """A hub sent a message to the garage, which has no row of it; returns the tail of the garage.
+
+    The garage was killed a minute later.
+    """
+    sent = row("messages", 1, message_id=SENT, outcome="FORWARDED", next_node="garage", out="tcp-1")
+    put_rows(journal, "messages", [sent], "hub", version=2)
+    later = row("nodes", 100, 60_000_000, kind="clock", incarnation=5)
+    put_rows(journal, "nodes", [later], "garage", version=2)
+    return left_tail(journal)
+
+
+def state_of(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """The files of a journal: when each was changed, and its content."""
+    return {
+        str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.rule("OB-5")
+@pytest.mark.parametrize("large", [LARGE, 0], ids=["as a whole", "by participant"])
+def test_who_asks_what_was_lost_reads_tails_and_writes_nothing(tmp_path: Path, large: int) -> None:
+    sent_to_garage(tmp_path)
+    before = state_of(tmp_path)
+    for question in (Question(), Question(participant="a")):
+        [loss] = lost_in_journal(str(tmp_path), question, large=large).losses
+        assert (loss.reason, loss.node, loss.next_node) == ("VANISHED", "hub", "garage")
+    assert explain(tmp_path, SENT).ways[0].reason == "VANISHED"
+    assert state_of(tmp_path) == before
+
+
+@pytest.mark.rule("OB-9")
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_may_be_in_the_damaged_part_of_a_tail_is_not_lost(
+    tmp_path: Path, sealed: bool
+) -> None:
+    damage_second_batch(sent_to_garage(tmp_path))
+    if sealed:
+        seal_all_left(tmp_path)
+    answer = lost_in_journal(str(tmp_path), Question())
+    assert answer.losses == []
+    [way] = explain(tmp_path, SENT).ways
+    assert (way.outcome, way.unknown_copies) == ("FORWARDED", 1)

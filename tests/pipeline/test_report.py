@@ -83,6 +83,7 @@ def trace(number: int, *path: Row, **more: Any) -> Row:
         else:
             visits.append([one])
     steps: list[Row] = []
+    came: set[tuple[int | None, str]] = set()  # the visit that one follows, and its node
     depths: list[int] = []
     for place, visit in enumerate(visits):
         node, received = visit[0]["node"], visit[0].get("received_at", visit[0]["at"])
@@ -92,6 +93,7 @@ def trace(number: int, *path: Row, **more: Any) -> Row:
             if any(one["outcome"] == "FORWARDED" and _leads(one, node) for one in earlier)
         ]
         follows = former[-1] if former else None
+        came.add((follows, node))
         depths.append(0 if follows is None else depths[follows] + 1)
         whence = None if follows is None else visits[follows][0]["node"]
         more_of_it = {"follows": follows, "depth": depths[-1], "from_node": whence}
@@ -115,8 +117,24 @@ def trace(number: int, *path: Row, **more: Any) -> Row:
         "lost_copies": int(lost),
         "unknown_copies": 0,
         "left_fleet": 0,
+        "fates": [
+            _fate(one, (place, str(one["next_node"])) in came, more)
+            for place, visit in enumerate(visits)
+            for one in visit
+        ],
         **more,
     }
+
+
+def _fate(one: Row, arrived: bool, more: Row) -> str:
+    """What became of a copy: with unknown copies, or some that left the fleet, they all did."""
+    if one["outcome"] != "FORWARDED":
+        return "settled" if one["outcome"] == "QUEUED" else str(one["outcome"]).lower()
+    if arrived or one["next_node"] is None:
+        return "passed on"
+    if more.get("unknown_copies"):
+        return "unknown"
+    return "left the fleet" if more.get("left_fleet") else "vanished"
 
 
 def _leads(one: Row, node: str) -> bool:

@@ -122,6 +122,19 @@ def test_a_copy_to_a_node_without_a_journal_is_no_loss(tmp_path: Path) -> None:
     assert vertex.foreign == SILENT
 
 
+def test_of_a_broadcast_only_the_copy_that_vanished_has(tmp_path: Path) -> None:
+    """Another left the fleet, and what became of the third is unknown."""
+    broadcast = trace(
+        9,
+        *(step("hub", 0, "FORWARDED", to=node) for node in ("a", "silent", "late")),
+        fates=["vanished", "left the fleet", "unknown"],
+        lost_copies=1,
+        unknown_copies=1,
+        left_fleet=1,
+    )
+    assert vanished(followed(tmp_path, broadcast)) == {("hub", "a"): 1}
+
+
 def test_a_copy_that_never_arrived_has_vanished(tmp_path: Path) -> None:
     hops = followed(tmp_path, chain(0, "hub", "a"), trace(1, step("hub", 0, "FORWARDED", to="a")))
     assert vanished(hops) == {("hub", "a"): 1}
@@ -260,7 +273,7 @@ def test_copies_published_on_a_broker_have_no_receiving_node(tmp_path: Path) -> 
 
 
 def test_traces_without_paths_are_counted(tmp_path: Path) -> None:
-    bare = {**chain(0, "a", "b"), "path": None}
+    bare = {**chain(0, "a", "b"), "path": None, "fates": None}
     hops = followed(tmp_path, bare, chain(1, "a", "b"))
     assert hops.without_path == 1
     assert links(hops) == {("a", "b"): 1}

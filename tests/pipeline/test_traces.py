@@ -85,7 +85,7 @@ def plain(made: pa.Table) -> list[dict[str, Any]]:
         type = field.type
         if pa.types.is_timestamp(type):
             type = pa.int64()
-        elif pa.types.is_list(type):
+        elif pa.types.is_list(type) and pa.types.is_struct(type.value_type):
             parts = [
                 pa.field(part.name, pa.int64() if pa.types.is_timestamp(part.type) else part.type)
                 for part in type.value_type
@@ -147,6 +147,7 @@ visits = st.fixed_dictionaries(
         "expiry": st.sampled_from((None, BEGIN + SECOND, BEGIN + DAY)),
         "sender": st.sampled_from((None, "me")),
         "internal": st.sampled_from((None, False, False, True)),
+        "durable": st.sampled_from((None, False, True)),
     }
 )
 steps = st.fixed_dictionaries(

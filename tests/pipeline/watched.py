@@ -13,7 +13,7 @@ from tests.pipeline.frames import assert_same
 from waystation.journal.schema import MESSAGES, ROUTES
 from waystation.pipeline import TABLES
 from waystation.pipeline.clocks import clocks_by_hour
-from waystation.pipeline.inprocess import incident_table, loss_table, survey
+from waystation.pipeline.inprocess import incident_table, loss_table, survey_files
 from waystation.pipeline.kernels.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.kernels.deciding import decide
 from waystation.pipeline.kernels.evidence import Facts
@@ -97,7 +97,7 @@ def made_at_once(journal: Path, tables: Collection[str] = TABLES) -> dict[str, p
         if told and "traces" in tables
         else found["traces"][0]
     )
-    told_of = survey(str(journal)).found
+    told_of = survey_files(listing).found
     found["losses"].append(loss_table(told_of.losses))
     found["incidents"].append(incident_table(told_of.incidents))
     return {table: pa.concat_tables(parts) for table, parts in found.items()}

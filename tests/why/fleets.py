@@ -18,10 +18,12 @@ from tests.pipeline.small import put_rows
 from waystation.core.corrections import HOUR, TRAFFIC, Link, corrections
 from waystation.core.coverage import Life
 from waystation.core.visits import Step
+from waystation.pipeline.inprocess import plain_rows
 from waystation.pipeline.tables import BUILT
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
 from waystation.why.lookup import MessageLookup
+from waystation.why.tables import TableLookup
 
 INCARNATION = 1
 KNOWN = [node for node in NODES if node not in SILENT]
@@ -122,6 +124,87 @@ def _message(id: str, step: Step, seq: int, *, old: bool) -> Row:
     return row
 
 
+def damaged(journal: Tables, seed: int) -> Tables:
+    """What is left of a journal after all that may happen to one, and messages that fare worse.
+
+    Of requests with an answer single rows stay: an answer is looked for where its request was.
+    """
+    random = Random(seed)
+    requests = {row["answers"] for row in journal["messages"]}
+    for row in journal["messages"]:
+        _mishap(row, random, late=row["message_id"] not in requests)
+    ours = {"", *requests}
+    gone = {node for node in KNOWN if random.random() < 0.1}
+    early = {node for node in KNOWN if random.random() < 0.15}
+    cut = BEGIN + random.randrange(40) * MINUTE
+    kept = {
+        table: [
+            row
+            for row in rows
+            if row["node"] not in gone
+            and not (row["node"] in early and row["at"] > cut)
+            and (row.get("message_id", "") in ours or random.random() < 0.98)
+        ]
+        for table, rows in journal.items()
+    }
+    for node in {row["node"] for row in kept["nodes"]}:
+        _ended(kept, node, random)
+    return kept
+
+
+def _mishap(row: Row, random: Random, *, late: bool) -> None:
+    """Let a message wait in a store, or be dropped for another reason, or a day `late`."""
+    if row["outcome"] == "QUEUED":
+        row["durable"] = random.choice((None, True))
+        row["expiry"] = random.choice((None, row["at"] + random.randrange(40) * MINUTE))
+    if row["outcome"] == "DROPPED":
+        row["reason"] = random.choice(
+            ("EXPIRED", "HOP_LIMIT", "NO_ROUTE", "NO_SUBSCRIBER", "DUPLICATE", "FAILED")
+        )
+        row["expiry"] = row["received_at"] + random.randrange(-5, 5) * SECOND
+    if late and random.random() < 0.02:
+        row["at"] += 25 * 60 * MINUTE
+        row["received_at"] += random.choice((0, 25 * 60 * MINUTE))
+
+
+def _ended(journal: Tables, node: str, random: Random) -> None:
+    """Let a node lose records, keep a sample, stop, or be started again."""
+    at = BEGIN + random.randrange(60) * MINUTE
+    if random.random() < 0.3:
+        kind = random.choice(("lost", "corrupt", "stop"))
+        journal["nodes"].append(_row(node, random.randrange(10**6), at, kind=kind, lost=3))
+    if random.random() < 0.15:
+        first = next(row for row in journal["nodes"] if row["node"] == node)
+        first["detail"] = "waystation 0.2.0 sample=0.5"
+    if random.random() < 0.3:
+        for rows in journal.values():
+            for row in rows:
+                if row["node"] == node and (row.get("received_at") or row["at"]) > at:
+                    row["incarnation"] = INCARNATION + 1
+        again = _row(node, 0, at, kind="start", detail="", lost=0)
+        journal["nodes"].append({**again, "incarnation": INCARNATION + 1})
+
+
+class TablesInMemory(TableLookup):
+    """What `write_tables` writes, for who asks about many messages."""
+
+    def __init__(self, journal: Tables, *only: str) -> None:
+        self._rows = {
+            table: _as_built(table, rows)
+            for table, rows in _built(journal).items()
+            if not only or table in only
+        }
+
+    def traces(self, message_id: str) -> list[Row]:
+        return self.rows("traces", pc.field("message_id") == message_id)
+
+    def rows(self, table: str, wanted: pc.Expression | None = None) -> list[Row]:
+        found = self._rows.get(table)
+        if found is None:
+            return []
+        return plain_rows(found if wanted is None else found.filter(wanted))
+
+
 class InMemory(MessageLookup):
     """A journal that is not in files."""
 
@@ -175,10 +258,18 @@ def write_journal(directory: Path, journal: Tables) -> None:
 
 def write_tables(directory: Path, journal: Tables) -> None:
     """The tables that tell of messages, as the oracle makes them."""
-    _write(directory, "traces", oracle.traces(journal))
-    _write(directory, "coverage", _coverage(journal))
-    _write(directory, "clocks", _clocks(journal))
-    _write(directory, "session_history", _session_history(journal))
+    for table, rows in _built(journal).items():
+        (directory / table).mkdir(parents=True)
+        pq.write_table(_as_built(table, rows), directory / table / "part-0.parquet")
+
+
+def _built(journal: Tables) -> dict[str, list[Row]]:
+    return {
+        "traces": oracle.traces(journal),
+        "coverage": _coverage(journal),
+        "clocks": _clocks(journal),
+        "session_history": _session_history(journal),
+    }
 
 
 def _coverage(journal: Tables) -> list[Row]:
@@ -231,10 +322,8 @@ def _session_history(journal: Tables) -> list[Row]:
     ]
 
 
-def _write(directory: Path, table: str, rows: Sequence[Row]) -> None:
+def _as_built(table: str, rows: Sequence[Row]) -> pa.Table:
     schema = BUILT[table]
-    (directory / table).mkdir(parents=True)
-    content = pa.Table.from_pylist(
+    return pa.Table.from_pylist(
         [{name: row.get(name) for name in schema.names} for row in rows], schema
     )
-    pq.write_table(content, directory / table / "part-0.parquet")

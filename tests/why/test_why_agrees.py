@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.journeys import MINUTE, NODES, SHORT
-from tests.why.fleets import KNOWN, InMemory, MadeUp, write_journal, write_tables
+from tests.why.fleets import (
+    KNOWN,
+    InMemory,
+    MadeUp,
+    TablesInMemory,
+    damaged,
+    write_journal,
+    write_tables,
+)
 from waystation.core.visits import Fate
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
 from waystation.why import Explanation, explain, explanation_lines
 from waystation.why.journal import JournalSource
 from waystation.why.story import explained
-from waystation.why.tables import explain_from_tables
+from waystation.why.tables import TableSource, explain_from_tables
 
 
 def assert_agrees(told: Explanation, rows: list[Row]) -> None:
@@ -44,9 +53,24 @@ def assert_agrees(told: Explanation, rows: list[Row]) -> None:
         ]
 
 
-def told_of(told: Explanation) -> list[tuple[str, str | None, str, str, tuple[str, ...]]]:
-    """What a reader learns first."""
-    return [(w.outcome, w.reason, w.place, w.summary, w.notes) for w in told.ways]
+def told_of(told: Explanation) -> tuple[Any, ...]:
+    """What a reader learns: how it ended, and of each hop all but what the rules say."""
+    hops = [
+        (hop.node, hop.received_at, hop.clock_ahead_us, hop.way, hop.follows, hop.depth, hop.steps)
+        for hop in told.hops
+    ]
+    return told.summary, told.ways, hops
+
+
+def assert_told_alike(
+    lookup: InMemory, tables: TablesInMemory, traces: dict[str, list[Row]]
+) -> None:
+    """From a journal and from tables, as the oracle has it."""
+    for id, rows in traces.items():
+        from_journal = explained(JournalSource(lookup, id, lookup.message(id)), id)
+        from_tables = explained(TableSource(tables, id, tables.traces(id)), id)
+        assert_agrees(from_journal, rows)
+        assert told_of(from_journal) == told_of(from_tables)
 
 
 def of_each_message(journal: Tables) -> dict[str, list[Row]]:
@@ -71,6 +95,36 @@ def test_why_and_traces_say_the_same_of_every_message(seed: int, old: frozenset[
             assert_agrees(from_tables, rows)
             assert told_of(from_journal) == told_of(from_tables)
             assert list(explanation_lines(from_journal))
+
+
+@pytest.mark.rule("SP-8")
+@given(
+    st.integers(0, 2**32), st.frozensets(st.sampled_from(KNOWN)), st.integers(0, 2**32) | st.none()
+)
+@example(951424, frozenset({"b"}), None)
+def test_whatever_became_of_journals_both_tell_the_same(
+    seed: int, old: frozenset[str], damage: int | None
+) -> None:
+    journal = MadeUp(seed, 6).journal(old=old)
+    if damage is not None:
+        journal = damaged(journal, damage)
+    assert_told_alike(InMemory(journal), TablesInMemory(journal), of_each_message(journal))
+
+
+def test_the_table_of_traces_alone_tells_what_became_of_each_copy() -> None:
+    journal = MadeUp(3, 40).journal()
+    whole, alone = TablesInMemory(journal), TablesInMemory(journal, "traces")
+    vanished = 0
+    for id in of_each_message(journal):
+        told, found = (
+            explained(TableSource(some, id, some.traces(id)), id) for some in (whole, alone)
+        )
+        assert [way.summary for way in found.ways] == [way.summary for way in told.ways]
+        steps = [step.fate for hop in found.hops for step in hop.steps]
+        assert steps == [step.fate for hop in told.hops for step in hop.steps]
+        assert not any("keeps no journal here" in remark for remark in found.remarks)
+        vanished += steps.count("vanished")
+    assert vanished
 
 
 @pytest.mark.rule("SP-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,14 @@ def test_an_entry_that_led_to_another_name_is_followed(journal: Journal) -> None
     assert journal.told().hops[0].as_expected
 
 
+def test_a_name_that_was_refused_was_never_known(journal: Journal) -> None:
+    journal.add("a", "routes", 0, participant="sink-1", accepted=False)
+    journal.add("a", "routes", 0, participant="sink-2")
+    named = {"onward": ["0#sink"], "recipient": "sink"}
+    journal.message("a", 1, "DROPPED", reason="NO_ROUTE", **named)
+    assert journal.told().summary.endswith("never known here; the closest names are sink-2")
+
+
 def test_routing_entries_end_as_the_table_says() -> None:
     def change(at: int, kind: str = "put", **columns: Any) -> dict[str, Any]:
         return row("routes", at, at, kind=kind, **columns)
@@ -260,8 +269,9 @@ def test_routing_entries_end_as_the_table_says() -> None:
 
 @pytest.mark.rule("UP-3")
 @pytest.mark.parametrize("version", ["first", "second"])
-def test_journals_of_earlier_versions_are_explained(version: str) -> None:
-    directory = JOURNALS / version
+def test_journals_of_earlier_versions_are_explained(tmp_path: Path, version: str) -> None:
+    directory = tmp_path / "journal"
+    shutil.copytree(JOURNALS / version, directory)
     ids = {
         id
         for node in all_nodes(directory)

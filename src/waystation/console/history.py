@@ -8,10 +8,11 @@ needs pyarrow.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from waystation.core.address import LOCAL
-from waystation.core.corrections import Measured, corrections, hour_of, links_by_hour
+from waystation.core.corrections import HOUR, Link, Measured, links_by_hour
 from waystation.core.expiry import NEVER
 from waystation.core.message import INTERNAL
 from waystation.core.routing import RoutingEntry, RoutingTable
@@ -37,7 +38,14 @@ from waystation.journal.schema import (
     NodeKind,
 )
 from waystation.node.status import SubscriptionStatus
+from waystation.why.clocks import Clocks
 from waystation.why.journal import entry_of
+
+if TYPE_CHECKING:
+    from waystation.pipeline.traffic import Traffic
+
+KEPT: Final = 60.0
+"""Seconds for which what the traffic of the last hours tells of clocks is taken as it was."""
 
 MAX_NODES: Final = 2_000
 """Maximum number of nodes whose history is read."""
@@ -117,6 +125,33 @@ class Tables(Struct, frozen=True, kw_only=True):
     subscriptions_total: int = 0
 
 
+class _Traffic:
+    """What traffic tells of clocks, hour by hour; of an hour that is over it is read once."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = str(journal)
+        self._known: dict[int, list[Link]] = {}
+        self._read: Traffic | None = None
+        self._fresh_until = 0.0
+
+    def links(self, measured: Mapping[int, list[Link]], hour: int, last: int) -> list[Link]:
+        """What an hour tells, if the last record is of then."""
+        if hour in self._known:
+            return self._known[hour]
+        if self._read is None or time.monotonic() > self._fresh_until:
+            # It is needed for few journals, and takes long to import.
+            from waystation.pipeline.traffic import Traffic  # noqa: PLC0415
+
+            self._read, self._fresh_until = (
+                Traffic(self._journal, measured),
+                time.monotonic() + KEPT,
+            )
+        found = self._read.links(hour)
+        if hour + 2 * HOUR < last:
+            self._known[hour] = found
+        return found
+
+
 class History:
     """The structure of a fleet over time, from its journal; `refresh` reads what is new."""
 
@@ -129,7 +164,9 @@ class History:
         self._open: dict[tuple[str, int, str], SessionSpan] = {}
         self._members: dict[tuple[str, str], MemberSpan] = {}
         self._measured: list[Measured] = []
-        self._corrections: dict[int, dict[str, int]] = {}
+        self._traffic = _Traffic(journal)
+        self._clocks = Clocks((), {}, lambda _: [])
+        self._clocks_until = 0.0
         self._peers: dict[tuple[str, int, str], str] = {}
         self.lives: dict[str, list[Life]] = {}
         self.sessions: dict[str, list[SessionSpan]] = {}
@@ -137,8 +174,7 @@ class History:
         self.problems: dict[str, None] = {}
         self.unread: int = 0  # nodes that were not looked at
         self.is_cut = False  # whether there are rows that were not kept
-        self.first: int | None = None
-        self.last: int | None = None
+        self._bounds: dict[str, tuple[int, int]] = {}  # the first and the last row of each node
 
     # Reading
 
@@ -150,10 +186,13 @@ class History:
         for node in names[:MAX_NODES]:
             for table in (NODES, SESSIONS, MEMBERS, ROUTES, SUBSCRIPTIONS, CLAIMS):
                 self._read(table, node)
-        if len(self._measured) > measured:
-            self._corrections = {
-                hour: corrections(links) for hour, links in links_by_hour(self._measured).items()
-            }
+        if len(self._measured) > measured or time.monotonic() > self._clocks_until:
+            self._clocks_until = time.monotonic() + KEPT
+            by_hour = links_by_hour(self._measured)
+            last = max((high for _, high in self._bounds.values()), default=0)
+            self._clocks = Clocks(
+                names, by_hour, lambda hour: self._traffic.links(by_hour, hour, last)
+            )
 
     def _read(self, table: str, node: str) -> None:
         key = table, node
@@ -164,7 +203,7 @@ class History:
                 self.is_cut = True
                 return
             self._rows += batch.num_rows
-            self._note_bounds(batch)
+            self._note_bounds(node, batch)
             if table in (ROUTES, SUBSCRIPTIONS, CLAIMS):
                 self._tables[key].append(batch)
                 continue
@@ -175,11 +214,11 @@ class History:
     def _report(self, path: Path, problem: str) -> None:
         self.problems[f"{path}: {problem}"] = None
 
-    def _note_bounds(self, batch: pa.RecordBatch) -> None:
+    def _note_bounds(self, node: str, batch: pa.RecordBatch) -> None:
         found = pc.min_max(batch.column("at").cast(pa.int64())).as_py()
         if found["min"] is not None:
-            self.first = found["min"] if self.first is None else min(self.first, found["min"])
-            self.last = found["max"] if self.last is None else max(self.last, found["max"])
+            low, high = self._bounds.get(node, (found["min"], found["max"]))
+            self._bounds[node] = min(low, found["min"]), max(high, found["max"])
 
     def _life(self, node: str, row: Row) -> Life:
         lives = self.lives.setdefault(node, [])
@@ -239,7 +278,19 @@ class History:
 
     def clock_ahead(self, node: str, at: int) -> int:
         """How far a node's clock is ahead of the reference, in microseconds."""
-        return self._corrections.get(hour_of(at), {}).get(node, 0)
+        return self._clocks.ahead(node, at)
+
+    @property
+    def first(self) -> int | None:
+        """The first row, by the reference clock."""
+        found = self._bounds.items()
+        return min((low - self.clock_ahead(node, low) for node, (low, _) in found), default=None)
+
+    @property
+    def last(self) -> int | None:
+        """The last row, by the reference clock."""
+        found = self._bounds.items()
+        return max((high - self.clock_ahead(node, high) for node, (_, high) in found), default=None)
 
     def own_time(self, node: str, at: int) -> int:
         """What a node's clock showed at a moment."""

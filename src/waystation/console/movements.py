@@ -95,8 +95,9 @@ class Timeline(Struct, frozen=True):
 
 
 class _Counted(Struct):
-    """The seconds of a file: rows and drops of each."""
+    """The seconds of a file, by the clock of its node: rows and drops of each."""
 
+    node: str
     rows: Counter[int]
     drops: Counter[int]
     end: int = 0  # of a tail: where the last read ended
@@ -125,12 +126,12 @@ class Movements:
         """Count what is new."""
         present: set[Path] = set()
         budget = self._max_counted - sum(sum(one.rows.values()) for one in self._files.values())
-        for path in self._listed():
+        for node, path in self._listed():
             present.add(path)
             if path.suffix == SEALED and (path in self._files or budget <= 0):
                 self._uncounted |= {path} - self._files.keys()
                 continue
-            known = self._files.setdefault(path, _Counted(Counter(), Counter()))
+            known = self._files.setdefault(path, _Counted(node, Counter(), Counter()))
             before = sum(known.rows.values())
             try:
                 for batch in self._new_in(path, known):
@@ -141,14 +142,14 @@ class Movements:
         self._files = {path: one for path, one in self._files.items() if path in present}
         self._uncounted &= present
 
-    def _listed(self) -> Iterator[Path]:
-        """All files, the newest of each node first."""
+    def _listed(self) -> Iterator[tuple[str, Path]]:
+        """All files with their nodes, the newest of each node first."""
         for node in nodes_of(self._journal, MESSAGES):
             directory = table_directory(self._journal, MESSAGES, node)
             tails = tails_in(directory)
             sealed = {stem: directory / stem.sealed for stem in files_in(directory, SEALED)}
             for stem in sorted({*tails, *sealed}, reverse=True):
-                yield sealed.get(stem) or tails[stem]
+                yield node, sealed.get(stem) or tails[stem]
 
     def _new_in(self, path: Path, known: _Counted) -> Iterator[pa.RecordBatch]:
         if path.suffix == SEALED:
@@ -158,10 +159,14 @@ class Movements:
             known.end, known.schema = content.end, content.schema
         return iter(content.batches)
 
-    def timeline(self, first: int | None, last: int | None) -> Timeline | None:
-        """How much moved when; None if nothing is on record."""
-        bounds = [one.bounds for one in self._files.values()]
-        known = [bound for bound in bounds if bound is not None]
+    def timeline(self, first: int | None, last: int | None, fleet: Fleet) -> Timeline | None:
+        """How much moved when, by the reference clock; None if nothing is on record."""
+        known = [
+            (low - fleet.clock_ahead(one.node, low), high - fleet.clock_ahead(one.node, high))
+            for one in self._files.values()
+            if one.bounds is not None
+            for low, high in [one.bounds]
+        ]
         begins = [low for low, _ in known] + ([first] if first is not None else [])
         ends = [high for _, high in known] + ([last] if last is not None else [])
         if not begins:
@@ -174,6 +179,7 @@ class Movements:
             for counts, into in ((one.rows, rows), (one.drops, drops)):
                 for second, count in counts.items():
                     middle = second * SECOND + SECOND // 2
+                    middle -= fleet.clock_ahead(one.node, middle)
                     into[max(0, min(parts - 1, int((middle - low) * scale)))] += count
         buckets = [Bucket(*both) for both in zip(rows, drops, strict=True)]
         return Timeline(low, high, buckets, max(rows), bool(self._uncounted))

@@ -91,7 +91,7 @@ class Past:
     def _show(self, asked: PastRequest) -> dict[str, Any]:
         self._refresh()
         history = self._history
-        timeline = self._movements.timeline(history.first, history.last)
+        timeline = self._movements.timeline(history.first, history.last, history)
         if timeline is None:
             raise LocalError("the journal is empty", rule="OB-4", hint="let a node write to it")
         span = WINDOW * asked.speed

@@ -22,6 +22,7 @@ from msgspec import Struct
 MARGIN: Final = 5_000_000
 """Microseconds: records this much later show that those before them were written."""
 
+_LAST: Final = 2**63 - 1
 _SAMPLE: Final = re.compile(r"\bsample=([0-9]*\.?[0-9]+)")
 _ABOUT: Final = re.compile(r"incarnation ([0-9]{1,18}):")
 
@@ -106,6 +107,19 @@ def lives_of(
             number in stops,
         )
         for number, following in pairwise([*numbers, -1])
+    ]
+
+
+def damages(records: Mapping[int, Gap], damaged: Iterable[int]) -> list[NodeRow]:
+    """What will be told of incarnations with damaged records once these are sealed.
+
+    >>> damages({3: (100, 200)}, [3, 4])
+    [NodeRow(incarnation=3, seq=9223372036854775807, at=200, kind='corrupt', detail=None)]
+    """
+    return [
+        NodeRow(number, _LAST, records[number][1], "corrupt")
+        for number in damaged
+        if number in records
     ]
 
 

@@ -123,7 +123,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     origin: str | None
     sender: str | None = None
     multicast_id: str | None = None
-    started: int = 0  # when the message entered the fleet, which is the loss's day
+    day: int = 0  # (UTC) when the message entered its first node, by that node's clock
     lost: Lost
 
 

@@ -192,6 +192,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     recipient: str | None
     multicast_id: str | None
     internal: bool
+    durable: bool  # whether a node had it in its store
     started: int
     ended: int
     latency: int
@@ -245,16 +246,21 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 def traced(message_id: str, steps: Iterable[Step], evidence: Evidence) -> list[Trace]:
     """The ways of a message, one for each of its origins; its rows may come in any order."""
-    return [
+    return in_order(
         trace
         for rows in _days_apart(steps)
         for trace in _Message(message_id, linked(rows, evidence), evidence).traces()
-    ]
+    )
 
 
-def retold(message_id: str, visits: Visits, evidence: Evidence) -> list[Trace]:
-    """The traces of visits in causal order of which is known what they follow."""
-    return _Message(message_id, visits, evidence).traces()
+def in_order(traces: Iterable[Trace]) -> list[Trace]:
+    """The traces of a message in the order in which they are told."""
+    return sorted(traces, key=lambda trace: (trace.started, trace.ended, *_begin(trace)))
+
+
+def _begin(trace: Trace) -> tuple[str, int, int]:
+    first = trace.visits[0]
+    return first.node, first.incarnation, first.received_at
 
 
 def _days_apart(steps: Iterable[Step]) -> list[list[Step]]:
@@ -478,13 +484,14 @@ class _Message:
                 self._later.setdefault(visit.follows, []).append(index)
 
     def traces(self) -> list[Trace]:
-        """One for each origin, in the order in which they started."""
+        """One for each origin."""
         fates = [self._fates(index) for index in range(len(self._visits))]
         told = [replace(v, fates=f) for v, f in zip(self._visits, fates, strict=True)]
         groups: dict[str | None, list[int]] = {}
         for index, origin in enumerate(self._origins()):
             groups.setdefault(origin, []).append(index)
-        return [_trace(origin, _alone(told, chosen)) for origin, chosen in groups.items()]
+        ways = [(origin, _alone(told, chosen)) for origin, chosen in groups.items()]
+        return [trace_of(origin, visits, _losses(visits)) for origin, visits in ways]
 
     # Origins
 
@@ -661,10 +668,10 @@ def _alone(visits: Visits, chosen: Sequence[int]) -> Visits:
 _LOST: Final = {Fate.VANISHED: VANISHED, Fate.EXPIRED: Reason.EXPIRED.value}
 
 
-def _trace(origin: str | None, visits: Visits) -> Trace:
+def trace_of(origin: str | None, visits: Visits, losses: list[Loss]) -> Trace:
+    """The trace of visits in causal order, whose fates and losses are known."""
     first = visits[0].first
     internal = any(step.internal for visit in visits for step in visit.steps)
-    losses = _losses(visits)
     started = visits[0].corrected
     ended = max(_corrected(visit, step) for visit, step, _ in _path(visits))
     delivered = [
@@ -680,6 +687,7 @@ def _trace(origin: str | None, visits: Visits) -> Trace:
         recipient=None if first.multicast_id else last_name(first.onward) or first.recipient,
         multicast_id=first.multicast_id,
         internal=internal,
+        durable=any(step.durable for visit in visits for step in visit.steps),
         started=started,
         ended=ended,
         latency=(max(delivered) if delivered else ended) - started,

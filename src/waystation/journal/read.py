@@ -14,9 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from heapq import merge
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,6 +62,8 @@ UNREADABLE: Final = (
     ValueError,
 )
 """What Arrow raises for bytes that are not Arrow or Parquet, or do not have our columns."""
+
+T = TypeVar("T")
 
 ReportProblem: TypeAlias = Callable[[Path, str], None]
 """Called with a file that cannot be read, and why."""
@@ -265,14 +268,21 @@ def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
     """
     damaged = ["its checksum is wrong, so rows may be missing or changed"] * is_changed(path)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        groups = file.num_row_groups
-        for group in range(groups):
-            try:
-                yield from _read_row_group(file, group)
-            except UNREADABLE as error:
-                damaged.append(f"row group {group + 1} of {groups}: {error_text(error)}")
-    if damaged:
-        raise ValueError("; ".join(damaged))
+        yield from _each_group(file.num_row_groups, partial(_read_row_group, file), damaged)
+
+
+def _each_group(
+    groups: int, read: Callable[[int], Iterator[T]], damaged: list[str] | None = None
+) -> Iterator[T]:
+    """What is read of each row group; what is damaged is raised as one error at the end (OB-9)."""
+    problems = damaged or []
+    for group in range(groups):
+        try:
+            yield from read(group)
+        except UNREADABLE as error:
+            problems.append(f"row group {group + 1} of {groups}: {error_text(error)}")
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def _read_row_group(file: Any, group: int) -> Iterator[pa.RecordBatch]:
@@ -287,22 +297,26 @@ def find_in_sealed(
     """The rows of a sealed file that have a text in a column, checksums verified.
 
     Row groups whose bounds or Bloom filter rule the text out, or that end before `since`, are
-    skipped, and of the others that column is read first. Raises one of UNREADABLE.
+    skipped, and of the others that column is read first. Raises one of UNREADABLE, after all row
+    groups that can be read.
     """
+
+    def find(group: int) -> Iterator[pa.RecordBatch]:
+        metadata = file.metadata.row_group(group)
+        times = instant_bounds(metadata, "at") if since is not None else None
+        if times is not None and since is not None and times[1] < since:
+            return
+        if not may_hold_text(bytes, metadata, column, text):
+            return
+        texts = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+        if pc.any(pc.equal(texts, text)).as_py():
+            table = file.read_row_group(group).filter(pc.field(column) == text)
+            yield from table.to_batches()
+
     checked = {"page_checksum_verification": True}
     with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes, **checked) as file:
         groups = file.num_row_groups if column in file.schema_arrow.names else 0
-        for group in range(groups):
-            metadata = file.metadata.row_group(group)
-            times = instant_bounds(metadata, "at") if since is not None else None
-            if times is not None and since is not None and times[1] < since:
-                continue
-            if not may_hold_text(bytes, metadata, column, text):
-                continue
-            texts = file.read_row_group(group, columns=[column], use_threads=False).column(0)
-            if pc.any(pc.equal(texts, text)).as_py():
-                table = file.read_row_group(group).filter(pc.field(column) == text)
-                yield from table.to_batches()
+        yield from _each_group(groups, find)
 
 
 def sealed_between(
@@ -311,26 +325,33 @@ def sealed_between(
     """Some columns of the rows of a sealed file in [since, until), in microseconds.
 
     Row groups whose bounds rule that out are skipped; columns that the file lacks are left out.
-    Checksums are verified. Raises one of UNREADABLE.
+    Checksums are verified. Raises one of UNREADABLE, after all row groups that can be read.
     """
     within = (pc.field("at") >= pa.scalar(since, INSTANT)) & (
         pc.field("at") < pa.scalar(until, INSTANT)
     )
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         present = [name for name in columns if name in file.schema_arrow.names]
-        for group in range(file.num_row_groups):
+
+        def read(group: int) -> Iterator[pa.RecordBatch]:
             times = instant_bounds(file.metadata.row_group(group), "at")
-            if times is not None and (times[1] < since or times[0] >= until):
-                continue
-            rows = file.read_row_group(group, present, use_threads=False).filter(within)
-            yield from rows.to_batches()
+            if times is None or (times[1] >= since and times[0] < until):
+                rows = file.read_row_group(group, present, use_threads=False).filter(within)
+                yield from rows.to_batches()
+
+        yield from _each_group(file.num_row_groups, read)
 
 
 def sealed_column(path: Path, column: str) -> Iterator[Any]:
-    """One column of a sealed file, by row groups; raises one of UNREADABLE."""
+    """One column of a sealed file, by row groups.
+
+    Raises one of UNREADABLE, after all row groups that can be read.
+    """
     with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=[column]).column(0)
+        yield from _each_group(
+            file.num_row_groups,
+            lambda group: iter([file.read_row_group(group, columns=[column]).column(0)]),
+        )
 
 
 ReadGroup: TypeAlias = Callable[[int, Sequence[str]], pa.Table]
@@ -350,6 +371,7 @@ class SealedFile:
     def __init__(self, system: Any, path: str) -> None:
         self._system, self._path = system, path
         self._tail: pa.Buffer | None = None
+        self.damaged: list[Damage] = []  # bytes of a tail that failed their checksum (OB-9)
         self._stream = self._opened()
         try:
             file = pq.ParquetFile(self._stream)
@@ -372,7 +394,8 @@ class SealedFile:
     def _opened(self) -> Any:
         if self._tail is None and self._path.endswith(TAIL):
             try:
-                self._tail = _tail_as_parquet(self._system, self._path)
+                content = _tail_content(self._system, self._path)
+                self._tail, self.damaged = _as_parquet(content), content.damaged
             except FileNotFoundError:
                 self._path = _sealed_path(self._path)
         if self._tail is not None:
@@ -415,10 +438,15 @@ def _sealed_path(tail: str) -> str:
     return f"{directory}{slash}{stem.sealed}"
 
 
-def _tail_as_parquet(system: Any, path: str) -> pa.Buffer:
-    """The complete batches of a tail, as the sealed file would have them."""
+def _tail_content(system: Any, path: str) -> TailContent:
     with system.open_input_stream(path) as stream:
-        content = read_tail_bytes(stream.read(), is_old=path.endswith(OLD_TAIL))
+        return read_tail_bytes(stream.read(), is_old=path.endswith(OLD_TAIL))
+
+
+def _as_parquet(content: TailContent) -> pa.Buffer:
+    """The complete batches of a tail, as the sealed file would have them."""
+    if content.schema is None and content.damaged:
+        raise ValueError("; ".join(map(str, content.damaged)))
     if content.schema is None:
         raise ValueError("it has no complete batch")
     named = {VERSION_KEY: str(content.version)}
@@ -483,6 +511,19 @@ def record_bounds(journal: Path, node: str) -> dict[int, tuple[int, int]]:
             if both:
                 low, high = zip(*both, strict=True)
                 found[stem.incarnation] = (min(low), max(high))
+    return found
+
+
+def damaged_tails(journal: Path, node: str) -> set[int]:
+    """The incarnations of a node with a tail of which bytes failed their checksum."""
+    found = set()
+    for table in SCHEMAS:
+        for stem, path in tails_in(table_directory(journal, table, node)).items():
+            try:
+                if not path.with_name(stem.sealed).exists() and read_tail(path).damaged:
+                    found.add(stem.incarnation)
+            except UNREADABLE:
+                continue  # sealed meanwhile; whoever reads the rows reports others
     return found
 
 

@@ -29,7 +29,8 @@ from waystation.core.incidents import (
 )
 from waystation.core.losses import Lost
 from waystation.core.visits import DAY
-from waystation.journal.read import find_in_sealed, parquet_footer
+from waystation.journal.layout import TAIL
+from waystation.journal.read import UNREADABLE, SealedFile, find_in_sealed, parquet_footer
 from waystation.journal.schema import INSTANT, MESSAGES, version_in
 from waystation.locations import is_remote
 from waystation.pipeline.kernels import node_tables
@@ -45,11 +46,11 @@ from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
 from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal, locate
 from waystation.pipeline.schema import VERSION
 from waystation.pipeline.surveying import known_in
-from waystation.pipeline.tables import BUILT
+from waystation.pipeline.tables import BUILT, DATE
 
 Row = dict[str, Any]
 
-_OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "started")
+_OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "day")
 
 
 class Survey(Struct, frozen=True):
@@ -62,7 +63,12 @@ class Survey(Struct, frozen=True):
 
 def survey(journal: str, wanted: Wanted = EVERYTHING) -> Survey:
     """The losses and incidents of a journal, and how far the records of its nodes reach."""
-    return survey_files(list_journal(journal, wanted), wanted)
+    return survey_files(listed(journal, wanted), wanted)
+
+
+def listed(journal: str, wanted: Wanted = EVERYTHING) -> Listing:
+    """The files of a journal; in a directory also what is not sealed yet."""
+    return list_journal(journal, wanted, tails=not is_remote(journal))
 
 
 def survey_files(listing: Listing, wanted: Wanted = EVERYTHING) -> Survey:
@@ -77,15 +83,14 @@ def survey_files(listing: Listing, wanted: Wanted = EVERYTHING) -> Survey:
     return Survey(list(past.coverage), peers_in(past.sessions), found_in(lost, past))
 
 
-def survey_of(journal: str, participant: str) -> Survey | None:
+def survey_of(listing: Listing, participant: str) -> Survey | None:
     """What one participant went without, if its own rows tell all of it; else None.
 
     Row groups whose Bloom filter rules the participant out are not read. In files of version 1 not
     every row names its recipient; such journals, and those in stores, are read as a whole.
     """
-    if is_remote(journal):
+    if is_remote(listing.root):
         return None
-    listing = list_journal(journal, EVERYTHING)
     data = list(nodes_of(listing, EVERYTHING))
     known = known_in(data)
     own = _steps_with(listing, "recipient", [participant])
@@ -105,30 +110,50 @@ def survey_of(journal: str, participant: str) -> Survey | None:
 
 
 def _steps_with(listing: Listing, column: str, texts: list[str]) -> list[pa.Table] | None:
-    """The steps of the rows that have one of these texts; None if a file is of version 1."""
+    """The steps of the rows that have one of these texts.
+
+    None if a file is of version 1 or cannot be read: then all of them have to be looked at.
+    """
     system, directory = locate(listing.root)
     found = []
     for node, tables in listing.nodes.items():
         for file in tables.get(MESSAGES, ()):
-            path = Path(f"{directory}/{file.path}")
-            version = version_in(parquet_footer(system, str(path)).metadata)
+            path = f"{directory}/{file.path}"
+            try:
+                version, batches = _rows_with(system, path, column, texts)
+            except UNREADABLE:
+                return None
             if version < 2:
                 return None
-            for text in texts:
-                for batch in find_in_sealed(path, column, text):
-                    rows = pa.Table.from_batches([batch])
-                    told = pa.repeat(pa.scalar(version, pa.int16()), rows.num_rows)
-                    sound = sound_rows(
-                        MESSAGES, normal(MESSAGES, rows.append_column(VERSION, told))
-                    )
-                    named = sound.append_column("node", coded_name(node, sound.num_rows))
-                    found.append(coded_steps(named))
+            for batch in batches:
+                rows = pa.Table.from_batches([batch])
+                told = pa.repeat(pa.scalar(version, pa.int16()), rows.num_rows)
+                sound = sound_rows(MESSAGES, normal(MESSAGES, rows.append_column(VERSION, told)))
+                named = sound.append_column("node", coded_name(node, sound.num_rows))
+                found.append(coded_steps(named))
     return [rows for rows in found if rows.num_rows]
 
 
-def message_rows(journal: str) -> int:
+def _rows_with(
+    system: Any, path: str, column: str, texts: list[str]
+) -> tuple[int, list[pa.RecordBatch]]:
+    """The version of a file, and its rows that have one of these texts in a column."""
+    if not path.endswith(TAIL):
+        version = version_in(parquet_footer(system, path).metadata)
+        return version, [
+            batch for text in texts for batch in find_in_sealed(Path(path), column, text)
+        ]
+    tail = SealedFile(system, path)
+    if column not in tail.schema.names:
+        return tail.version, []
+    rows = tail.read(tail.schema.names)
+    chosen = rows.filter(pc.is_in(rows.column(column), pa.array(texts, pa.string())))
+    return tail.version, chosen.to_batches()
+
+
+def message_rows(listing: Listing) -> int:
     """How many rows about messages a journal has, by its footers."""
-    data = nodes_of(list_journal(journal, EVERYTHING), EVERYTHING)
+    data = nodes_of(listing, EVERYTHING)
     return sum(one.rows(MESSAGES) for one in data if one.has(MESSAGES))
 
 
@@ -222,7 +247,7 @@ def covered_of(row: Row) -> Covered:
 
 
 def plain_rows(table: pa.Table) -> list[Row]:
-    """Rows with numbers for instants, also within lists."""
+    """Rows with numbers for instants and days, also within lists."""
     rows: list[Row] = table.cast(
         pa.schema([pa.field(field.name, _numbers(field.type)) for field in table.schema])
     ).to_pylist()
@@ -232,6 +257,8 @@ def plain_rows(table: pa.Table) -> list[Row]:
 def _numbers(type: pa.DataType) -> pa.DataType:
     if type == INSTANT:
         return pa.int64()
+    if type == DATE:
+        return pa.int32()
     if pa.types.is_dictionary(type):
         return type.value_type
     if pa.types.is_list(type):
@@ -253,7 +280,6 @@ def loss_table(losses: Iterable[Explained]) -> pa.Table:
                 "at_visit": one.loss.lost.received_at,
                 "cause": one.cause,
                 "incident_id": one.incident_id,
-                "day": one.loss.started // DAY,
             }
             for one in losses
         ],

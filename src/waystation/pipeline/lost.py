@@ -19,18 +19,17 @@ from waystation.core.incidents import Explained, Incident, Loss
 from waystation.core.multicast import Subscriptions
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import INSTANT
-from waystation.journal.seal import seal_all_left
-from waystation.locations import is_remote, located
 from waystation.pipeline.inprocess import (
     Survey,
+    listed,
     message_rows,
     nodes_of,
     plain_rows,
-    survey,
+    survey_files,
     survey_of,
 )
 from waystation.pipeline.kernels import node_tables
-from waystation.pipeline.listing import EVERYTHING, list_journal
+from waystation.pipeline.listing import EVERYTHING, Listing
 from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import TAKEN
 from waystation.why.finished import StoredTables
@@ -83,22 +82,19 @@ class Answer(Struct, frozen=True):
 def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> Answer:
     """The losses of a journal, in a directory or a store.
 
-    In a directory the last records of nodes that were killed are sealed before.
-    Of a journal with more rows than `large` only those about the participant are read, if one is
-    asked for who never subscribed to anything.
+    In a directory it includes what is not sealed yet, and changes nothing there. Of a journal with
+    more rows than `large` only those about the participant are read, if one is asked for who never
+    subscribed to anything.
     """
-    if not is_remote(journal):
-        journal = located(journal)
-        for _ in seal_all_left(Path(journal)):
-            pass
+    listing = listed(journal)
     history: list[Row] = []
     found: Survey | None = None
     if question.participant is not None:
-        history = list(_subscriptions_in(journal, question.participant))
-        if not history and message_rows(journal) > large:
-            found = survey_of(journal, question.participant)
+        history = list(_subscriptions_in(listing, question.participant))
+        if not history and message_rows(listing) > large:
+            found = survey_of(listing, question.participant)
     if found is None:
-        found = survey(journal, EVERYTHING)
+        found = survey_files(listing)
     return lost_in_survey(found, question, history)
 
 
@@ -235,8 +231,8 @@ def _matcher(pattern: str) -> Subscriptions:
     return found
 
 
-def _subscriptions_in(journal: str, participant: str) -> Iterator[Row]:
-    for data in nodes_of(list_journal(journal, EVERYTHING), EVERYTHING):
+def _subscriptions_in(listing: Listing, participant: str) -> Iterator[Row]:
+    for data in nodes_of(listing, EVERYTHING):
         for part in node_tables.subscription_history(data):
             receiver = part.column("receiver").cast(pa.string())
             yield from plain_rows(part.filter(pc.equal(receiver, participant)))

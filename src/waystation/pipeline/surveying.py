@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from waystation.core.corrections import Delay, Link, corrections, estimates, strangers
-from waystation.core.coverage import Life, NodeRow, lives_of
+from waystation.core.coverage import Life, NodeRow, damages, lives_of
 from waystation.core.visits import GLOBAL
 from waystation.journal.schema import MESSAGES, NODES, SCHEMAS, SESSIONS
 from waystation.pipeline.kernels.evidence import Known
@@ -140,7 +140,8 @@ def facts_of(data: FileData) -> NodeFacts:
     """What the journal of one node tells."""
     begins, latest = data.lifetimes().begins(), data.latest()
     records = {number: (at, latest.get(number, at)) for number, at in begins.items()}
-    lives = lives_of(records, node_rows(data.small_table(NODES)), data.record_before)
+    told = [*node_rows(data.small_table(NODES)), *damages(records, data.damaged_tails())]
+    lives = lives_of(records, told, data.record_before)
     links = hourly_links(data)
     return NodeFacts(
         data.node,

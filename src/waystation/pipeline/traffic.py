@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from waystation.core.corrections import HOUR, Link, estimates, strangers
-from waystation.pipeline.inprocess import nodes_of
+from waystation.pipeline.inprocess import listed, nodes_of
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.kernels.passing import delays_in, peers_by_hour
-from waystation.pipeline.listing import EVERYTHING, list_journal
+from waystation.pipeline.listing import EVERYTHING
 
 
 class Traffic:
@@ -17,7 +17,7 @@ class Traffic:
 
     def __init__(self, journal: str, measured: Mapping[int, list[Link]]) -> None:
         self._measured = measured
-        self._data = list(nodes_of(list_journal(journal, EVERYTHING), EVERYTHING))
+        self._data = list(nodes_of(listed(journal), EVERYTHING))
 
     def links(self, hour: int) -> list[Link]:
         """What they tell in an hour."""

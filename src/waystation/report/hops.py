@@ -30,7 +30,7 @@ MOST_HOPS: Final = 8
 WIDEST: Final = 10
 
 _COLUMNS: Final = [
-    *("message_id", "path", "latency_ms", "outcome", "reason", "complete"),
+    *("message_id", "path", "fates", "latency_ms", "outcome", "reason", "complete"),
     *("lost_copies", "unknown_copies", "internal"),
 ]
 _NAMES: Final = {str(number): name for name, number in USUAL_TYPES.items()} | {
@@ -120,11 +120,9 @@ class _Counts(Paths):
     def _count_links(self) -> None:
         """Count the copies that were sent, and those that the record shows not to have arrived."""
         self._add(self._hops.sent, self._copies, self._node, self._to, self._types)
-        sure = self._numbers("unknown_copies") == 0
-        lost = self._numbers("lost_copies") > 0
-        gone = self._unfollowed
-        gone = gone[(sure & lost & ~self._internal)[self._trace[gone]]]
-        self._add(self._hops.vanished, gone, self._node, self._to)
+        lost = (self._numbers("lost_copies") > 0) & ~self._internal
+        gone = self._copies[self._vanished[self._copies]]
+        self._add(self._hops.vanished, gone[lost[self._trace[gone]]], self._node, self._to)
 
     def _numbers(self, name: str) -> Array:
         numbers: Array = pc.fill_null(self._batch.column(name), 0).to_numpy(zero_copy_only=False)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from waystation.core.multicast import ADDRESS_TYPE
+from waystation.core.visits import Fate
 from waystation.report.arrays import (
     BROADCAST,
     ELSEWHERE,
@@ -117,14 +118,9 @@ class Paths:
         return np.sort(sent[order[new]])
 
     @cached_property
-    def _unfollowed(self) -> Array:
-        """The copies that were sent to a node which no visit shows."""
-        sent = self._copies[self._to[self._copies] >= 0]
-        later = np.flatnonzero(self._follows >= 0)
-        span = np.int64(len(self._nodes) + 1)
-        came = self._follows[later] * span + self._node[self._first[later]]
-        left = self._visit[sent] * span + self._to[sent]
-        return sent[~np.isin(left, came)]
+    def _vanished(self) -> Array:
+        """Whether the copy of each step left, and the record shows that it did not arrive."""
+        return holds(pc.equal(pc.list_flatten(self._batch.column("fates")), Fate.VANISHED.value))
 
     def _per_trace(self, chosen: Array) -> Array:
         return np.bincount(self._trace[chosen], minlength=len(self._ids))

@@ -536,6 +536,9 @@ def trace_row(id: str, trace: Trace) -> Row:
         **dict.fromkeys(("symmetric", "is_symmetric"), trace.symmetric),
         **dict.fromkeys(("looped", "is_looped"), trace.looped),
         "lost": [structs.asdict(lost) for lost in lost_in(trace)],
+        "fates": [fate.value for visit in trace.visits for fate in visit.fates],
+        "waiting": trace.waiting,
+        "durable": trace.durable,
         "day": day_of(trace.visits[0].received_at),
     }
 

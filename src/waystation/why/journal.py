@@ -8,17 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cache
+from typing import Final
 
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.corrections import (
-    Link,
-    Measured,
-    corrections,
-    groups_of,
-    hour_of,
-    links_by_hour,
-)
+from waystation.core.corrections import Measured, links_by_hour
 from waystation.core.coverage import Life
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
@@ -27,22 +21,28 @@ from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.core.visits import Evidence, Trace, Visit, step_of, tied, traced
 from waystation.why.claims import ClaimsThen
+from waystation.why.clocks import Clocks
 from waystation.why.explanation import Decision
 from waystation.why.lookup import MessageLookup, Row
-from waystation.why.source import Interval, Subscribed
+from waystation.why.source import Interval, Subscribed, answer_among
 from waystation.why.story import agree
 from waystation.why.tunnelled import attempts_joined, is_tunnelled
+
+AMISS: Final = 60_000_000
+"""Microseconds by which what is known of a clock is never wrong."""
 
 
 class JournalSource:
     """The rows of a journal that are about one message."""
+
+    has_routes = True
 
     def __init__(self, lookup: MessageLookup, message_id: str, rows: list[Row]) -> None:
         self._lookup = lookup
         self._id = message_id
         steps = [step_of(row) for row in rows]
         self.evidence = Evidence(
-            correction=_Clocks(lookup).correction,
+            correction=_clocks(lookup).ahead,
             role=_Roles(lookup).role,
             lives=_Lives(lookup),
         )
@@ -55,21 +55,30 @@ class JournalSource:
         self._claims: dict[tuple[str, int, str], list[Row]] = {}
 
     def _find_answers(self, found: list[Trace]) -> dict[str, list[Trace]]:
-        """The answers, which begin at a node that the message came to."""
+        """The answers, which begin at a node that the message came to, or was sent to."""
         since: dict[str, int] = {}
-        for trace in found:
-            for visit in trace.visits:
-                known = since.get(visit.node, visit.received_at)
-                since[visit.node] = min(known, visit.received_at)
+        for node, at in self._reached(found):
+            since[node] = min(at, since.get(node, at))
         ids = {id for node in since for id in self._lookup.answers(node, self._id, since[node])}
         return {
             id: traced(id, map(step_of, self._lookup.message(id)), self.evidence)
             for id in sorted(ids)
         }
 
+    def _reached(self, found: list[Trace]) -> Iterator[tuple[str, int]]:
+        """The nodes where an answer may begin, and when at the earliest, by their clocks."""
+        for trace in found:
+            for visit in trace.visits:
+                yield visit.node, visit.received_at
+                for step in visit.steps:
+                    there = step.next_node
+                    if there is not None and there in self.evidence.lives:
+                        at = self.evidence.time_at(there, step.at - visit.ahead)
+                        yield there, at - AMISS
+
     def answer(self, trace: Trace) -> Trace | None:
         """The answer to a request, if it is known."""
-        return next(iter(self._answers.get(trace.answered_by or "", ())), None)
+        return answer_among(self._answers.get(trace.answered_by or "", ()), self._id)
 
     # What the rules say
 
@@ -264,39 +273,19 @@ def _waits(verdict: Verdict) -> Outcome:
     return Outcome.QUEUED if verdict.reason is Reason.NO_ROUTE else verdict.outcome
 
 
-class _Clocks:
-    """How far the clocks of nodes are ahead, by an hour's measurements, or by its traffic."""
+def _clocks(lookup: MessageLookup) -> Clocks:
+    measured = links_by_hour(_measured(lookup))
+    return Clocks(lookup.nodes, measured, lambda hour: lookup.estimates(measured, hour))
 
-    def __init__(self, lookup: MessageLookup) -> None:
-        self._lookup = lookup
-        self._hours: dict[int, dict[str, int]] = {}
 
-    def correction(self, node: str, at: int) -> int:
-        """How far a node's clock is ahead at an instant of it."""
-        hour = hour_of(at)
-        if hour not in self._hours:
-            self._hours[hour] = corrections(self._links(hour))
-        return self._hours[hour].get(node, 0)
-
-    def _links(self, hour: int) -> list[Link]:
-        measured = self._by_hour.get(hour, [])
-        groups = groups_of(measured)
-        if len({groups.get(node, node) for node in self._lookup.nodes}) == 1:
-            return measured
-        return [*measured, *self._lookup.estimates(self._by_hour, hour)]
-
-    @cached_property
-    def _by_hour(self) -> dict[int, list[Link]]:
-        return links_by_hour(self._measured())
-
-    def _measured(self) -> Iterator[Measured]:
-        columns = ("at", "session", "peer", "offset_us", "rtt_us")
-        with ThreadPoolExecutor() as threads:
-            found = list(threads.map(self._lookup.sessions, self._lookup.nodes))
-        for node, rows in zip(self._lookup.nodes, found, strict=True):
-            for row in rows:
-                if row["kind"] == "clock":
-                    yield Measured(node, *(row[column] for column in columns))
+def _measured(lookup: MessageLookup) -> Iterator[Measured]:
+    columns = ("at", "session", "peer", "offset_us", "rtt_us")
+    with ThreadPoolExecutor() as threads:
+        found = list(threads.map(lookup.sessions, lookup.nodes))
+    for node, rows in zip(lookup.nodes, found, strict=True):
+        for row in rows:
+            if row["kind"] == "clock":
+                yield Measured(node, *(row[column] for column in columns))
 
 
 class _Roles:

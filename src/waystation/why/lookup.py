@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 from msgspec import convert
 
 from waystation.core.corrections import Link
-from waystation.core.coverage import Life, NodeRow, lives_of
+from waystation.core.coverage import Life, NodeRow, damages, lives_of
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.read import (
     UNREADABLE,
     TableReader,
+    damaged_tails,
     error_text,
     find_in_sealed,
     instants_as_integers,
@@ -76,7 +77,9 @@ class MessageLookup:
 
     def participants(self, node: str, incarnation: int) -> set[str]:
         """All participants that a node ever had a routing entry for."""
-        return {row["participant"] for row in self._rows(ROUTES, node, incarnation, None)}
+        accepted = pc.coalesce(pc.field("accepted"), pa.scalar(True))
+        wanted = (pc.field("kind") == "put") & accepted
+        return {row["participant"] for row in self._rows(ROUTES, node, incarnation, wanted)}
 
     def subscription_events(self, node: str, incarnation: int) -> list[Row]:
         """The subscription changes, in order."""
@@ -105,7 +108,9 @@ class MessageLookup:
     def lives(self, node: str) -> list[Life]:
         """The incarnations of a node, and what is on record of them."""
         told = [convert(row, NodeRow) for row in self.life(node)]
-        return lives_of(record_bounds(self._journal, node), told, partial(self._before, node))
+        records = record_bounds(self._journal, node)
+        told += damages(records, damaged_tails(self._journal, node))
+        return lives_of(records, told, partial(self._before, node))
 
     def _before(self, node: str, incarnation: int, seq: int) -> int:
         """When the record before this one was made."""

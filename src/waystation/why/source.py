@@ -33,9 +33,15 @@ class Subscribed(Struct, frozen=True):
     until: int | None
 
 
+def answer_among(traces: Iterable[Trace], request: str) -> Trace | None:
+    """Of the traces with the id of an answer, which others may have, the one that is it."""
+    return next((trace for trace in traces if trace.answers == request), None)
+
+
 class Source(Protocol):
     """What is known about a message and its surroundings."""
 
+    has_routes: bool  # whether all steps have them
     traces: Sequence[Trace]
     evidence: Evidence
 

@@ -26,6 +26,7 @@ FLUSHED: Final = 1_000_000
 """Microseconds: what a node recorded this long before a crash may not be in its journal."""
 
 REASONS: Final = {
+    "HOP_LIMIT": "it went in a loop: its return route has as many addresses as the node allows",
     "QUEUE_FULL": "the receiver's queue was full, and the sender did not wait",
     "TRANSPORT_DOWN": "the connection was lost before it was written",
     "REFUSED": "the node refused it: access rules, grants, a missing token, or it was closing",
@@ -114,8 +115,7 @@ def summary(trace: Trace, causes: list[str | None] | None = None) -> str:
     if trace.outcome == Outcome.FORWARDED:
         return _last_seen(trace)
     if trace.outcome == Outcome.QUEUED:
-        is_durable = any(step.durable for visit in trace.visits for step in visit.steps)
-        on_disk = ", on its disk," if is_durable else ""
+        on_disk = ", on its disk," if trace.durable else ""
         return f"still waiting at {trace.place}{on_disk} when the journal ends"
     cause = next((c for v, c in zip(trace.visits, causes, strict=True) if c), None)
     return f"dropped at {trace.place}, {trace.reason}{_because(cause)}"
@@ -215,17 +215,20 @@ def _remarks(source: Source) -> Iterator[str]:
         yield f"{_listed(list(silent))} {verb} no journal here: what happened there is not known"
     for visit in visits:
         before = visit.first.from_node
-        if visit.follows is None and before is not None and before in source.evidence.lives:
+        if visit.follows is None and before is not None and source.evidence.lives.get(before):
             yield f"{before} sent it to {visit.node} and has no record of that"
     yield from source.remarks(dict.fromkeys([*ahead, *_unknown(visits)]))
 
 
 def _silent(source: Source, visits: list[Visit]) -> Iterator[str]:
     """The nodes on its way that keep no journal. Whoever sent it there is none of them."""
+    lives = source.evidence.lives
+    if not lives:
+        return  # the tables that tell were not built
     for visit in visits:
         before = None if visit.follows is None else visit.first.from_node
         others = [before, *(step.next_node for step in visit.steps)]
-        yield from (n for n in others if n is not None and n not in source.evidence.lives)
+        yield from (n for n in others if n is not None and not lives.get(n))
 
 
 def _unknown(visits: list[Visit]) -> Iterator[str]:
@@ -253,12 +256,13 @@ class _Hop:
         """As plain values; `first` is the number of the first hop of its way."""
         visit, row = self._visit, self._visit.first
         decisions = self._found = self._source.decisions(visit)
+        has_routes = self._source.has_routes
         return Hop(
             visit.node,
             visit.incarnation,
             visit.received_at,
-            row.onward,
-            row.back,
+            row.onward if has_routes else (),
+            row.back if has_routes else (),
             row.multicast_id,
             row.bytes or 0,
             row.expiry,
@@ -323,7 +327,7 @@ class _Hop:
         """A word of caution if the next node crashed just then."""
         evidence = self._source.evidence
         arrives = evidence.time_at(str(step.next_node), step.at - self._visit.ahead)
-        for life in evidence.lives[str(step.next_node)]:
+        for life in evidence.lives.get(str(step.next_node), ()):
             crashed = life.ends is not None and not life.stopped
             if crashed and life.begins <= arrives and abs(life.latest - arrives) <= FLUSHED:
                 return "; but that node crashed then, and its last second may not be on record"
@@ -340,7 +344,6 @@ class _Hop:
             "NO_ROUTE": self._why_no_route,
             "NO_SUBSCRIBER": self._why_no_subscriber,
             "EXPIRED": self._why_expired,
-            "HOP_LIMIT": self._why_hop_limit,
         }
         teller = tellers.get(last.reason or "")
         return teller(last) if teller is not None else REASONS.get(last.reason or "")
@@ -365,11 +368,12 @@ class _Hop:
 
     def _looked_up(self, step: VisitStep) -> str | None:
         """The name that had no entry."""
-        first = step.onward[0] if step.onward else None
-        if self._trace.multicast_id is None and first is not None:
-            return first.removeprefix("0#") if first.startswith("0#") else None
-        named = [decision.recipient for decision in self._found if decision.recipient]
-        return step.recipient or next(iter(named), None)
+        if step.recipient is not None:
+            return step.recipient
+        if step.onward and step.onward[0].startswith("0#"):  # version 1 named nobody
+            return step.onward[0].removeprefix("0#")
+        named = (decision.recipient for decision in self._found if decision.recipient)
+        return next(named, None)
 
     def _how_it_ended(self, name: str, entry: Interval) -> str:
         if entry.until is None or entry.until > self._received:
@@ -427,11 +431,6 @@ class _Hop:
             return f"it had expired {span(self._received - step.expiry)} before it arrived"
         waited, late = step.at - self._received, step.at - step.expiry
         return f"it waited here for {span(waited)} and expired {span(late)} before it was dropped"
-
-    def _why_hop_limit(self, step: VisitStep) -> str:
-        if not step.back:
-            return "it went in a loop"
-        return f"it went in a loop: its return route has {len(step.back)} addresses"
 
 
 def _alike(pattern: str, id: str) -> int:

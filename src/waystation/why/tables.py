@@ -1,44 +1,47 @@
 """Explains a message from the tables that the pipeline built, instead of the journal.
 
-A row of `traces` has the visits in causal order and what each follows, but not the routes, nor what
-became of each copy. The latter is found again as for a journal. What the row does not tell, which
-records are missing in a gap and of which version a step is, is read so that the counts agree.
+A row of `traces` has the visits in causal order, what each follows, what became of each copy, and
+who went without: whoever made it decided that, and nothing is decided again here. It does not have
+the routes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 from msgspec.structs import replace
 
 from waystation.core.corrections import hour_of
 from waystation.core.coverage import Life
-from waystation.core.outcome import Outcome
-from waystation.core.visits import Evidence, Step, Trace, Visit, retold
+from waystation.core.visits import Evidence, Fate, Loss, Step, Trace, Visit, in_order, trace_of
 from waystation.errors import LocalError
 from waystation.why.claims import ClaimsThen
 from waystation.why.explanation import Decision, Explanation
 from waystation.why.finished import StoredTables
-from waystation.why.source import Interval, Row, Subscribed
+from waystation.why.source import Interval, Row, Subscribed, answer_among
 from waystation.why.story import explained
 
-_WAY: Final = ("via", "from_node", "out", "next_node")  # which rows of version 1 do not tell
-_SAME: Final = (
-    *("node", "incarnation", "at", "received_at", "outcome", "reason"),
-    *("next_hop", *_WAY),
+_OF_STEP: Final = (
+    *("node", "incarnation", "at", "received_at", "outcome", "reason", "next_hop", "recipient"),
+    *("via", "from_node", "out", "next_node"),
 )
-_COUNTS: Final = ("delivered", "lost_copies", "unknown_copies", "left_fleet")
+_OF_LOST: Final = ("node", "incarnation", "at", "received_at", "outcome", "out", "next_node")
+_OF_TRACE: Final = (
+    *("outcome", "reason", "started", "ended", "looped", "internal", "durable", "sender"),
+    *("recipient", "answers", "answered_by", "legs", "symmetric"),
+    *("delivered", "lost_copies", "unknown_copies", "left_fleet", "waiting"),
+)
 
 
 def explain_from_tables(tables: str | Path, message_id: str) -> Explanation:
     """Explain a message from built tables; raises LocalError if they do not have it."""
-    stored = _Tables(tables)
+    stored = TableLookup(tables)
     found = stored.traces(message_id)
     if not found:
         raise LocalError(
@@ -49,7 +52,7 @@ def explain_from_tables(tables: str | Path, message_id: str) -> Explanation:
     return explained(TableSource(stored, message_id, found), message_id)
 
 
-class _Tables:
+class TableLookup:
     """Reads built tables; only `traces` must be there."""
 
     def __init__(self, directory: str | Path) -> None:
@@ -65,7 +68,7 @@ class _Tables:
                 hint="build the tables with `waystation pipeline build`",
             )
         rows = self.rows("traces", pc.field("message_id") == message_id)
-        if any("internal" not in row for row in rows):
+        if any("fates" not in row for row in rows):
             raise LocalError(
                 f"the tables in {self._directory} are of an earlier version",
                 rule="OB-4",
@@ -110,50 +113,32 @@ def _retyped(type: pa.DataType, unit: pa.DataType) -> pa.DataType:
 class TableSource:
     """The rows of built tables that are about one message."""
 
-    def __init__(self, tables: _Tables, message_id: str, rows: list[Row]) -> None:
+    has_routes = False
+
+    def __init__(self, tables: TableLookup, message_id: str, rows: list[Row]) -> None:
         self._tables = tables
         self._id = message_id
-        self.evidence = self._evidence(gaps=False)
-        self._cautious = self._evidence(gaps=True)
-        self.traces: Sequence[Trace] = [self._trace(message_id, row) for row in rows]
+        self.evidence = Evidence(
+            correction=self._correction,
+            role=self._role,
+            lives={node: list(_lives_of(lives)) for node, lives in self._coverage.items()},
+        )
+        self.traces: Sequence[Trace] = in_order(map(self._trace, rows))
 
     # The way
 
-    def _trace(self, id: str, row: Row) -> Trace:
+    def _trace(self, row: Row) -> Trace:
         """The trace of a row; what the row says counts."""
-        readings = [
-            _retold(id, row, evidence, old=old)
-            for old in (False, True)
-            for evidence in (self.evidence, self._cautious)
-        ]
-        told = next((trace for trace in readings if _counts_agree(trace, row)), readings[0])
-        return replace(
-            told,
-            **{name: row[name] for name in _COUNTS},
-            outcome=row["outcome"],
-            reason=row["reason"],
-            started=row["started"],
-            ended=row["ended"],
-            latency=round(row["latency_ms"] * 1_000),
-            looped=row["looped"],
-            internal=row["internal"],
-            sender=row["sender"],
-            recipient=row["recipient"],
-            answers=row["answers"],
-            answered_by=row["answered_by"],
-            legs=row["legs"],
-            symmetric=row["symmetric"],
-        )
+        visits = _visits(row, self.evidence)
+        told = trace_of(row["origin"], visits, _losses(row, visits))
+        latency = round(row["latency_ms"] * 1_000)
+        return replace(told, **{name: row[name] for name in _OF_TRACE}, latency=latency)
 
     def answer(self, trace: Trace) -> Trace | None:
         """The answer to a request, if it is known."""
         if trace.answered_by is None:
             return None
-        rows = self._tables.traces(trace.answered_by)
-        return self._trace(trace.answered_by, rows[0]) if rows else None
-
-    def _evidence(self, *, gaps: bool) -> Evidence:
-        return Evidence(correction=self._correction, role=self._role, lives=self._lives(gaps=gaps))
+        return answer_among(map(self._trace, self._tables.traces(trace.answered_by)), self._id)
 
     def _correction(self, node: str, at: int) -> int:
         return self._corrections.get((node, hour_of(at)), 0)
@@ -182,9 +167,6 @@ class TableSource:
         for row in sorted(rows, key=lambda row: (row["node"], row["incarnation"])):
             found.setdefault(row["node"], []).append(row)
         return found
-
-    def _lives(self, *, gaps: bool) -> dict[str, list[Life]]:
-        return {node: list(_lives_of(rows, gaps=gaps)) for node, rows in self._coverage.items()}
 
     # What the rules say
 
@@ -277,95 +259,77 @@ def _holds(entry: Interval, at: int) -> bool:
     return entry.since <= at and (entry.until is None or at < entry.until)
 
 
-def _lives_of(rows: list[Row], *, gaps: bool) -> Iterator[Life]:
-    """The incarnations of a node; with `gaps`, nothing is certain where records are missing."""
+def _lives_of(rows: list[Row]) -> Iterator[Life]:
+    """The incarnations of a node; when records were lost, no table tells."""
     following: list[Any] = [*rows[1:], None]
     for row, later in zip(rows, following, strict=True):
         stopped = row["ended_by"] == "stop"
         ends = row["to_time"] if stopped else None if later is None else later["from_time"]
-        until = row["to_time"] if later is None else later["from_time"]
-        missing = gaps and row["lost"]
         yield Life(
             row["incarnation"],
             row["from_time"],
             row["to_time"],
             ends,
             row["sample"],
-            ((row["from_time"], until),) if missing else (),
-            stopped,
+            stopped=stopped,
         )
 
 
-def _counts_agree(trace: Trace, row: Row) -> bool:
-    return all(getattr(trace, count) == row[count] for count in _COUNTS)
-
-
-def _retold(id: str, row: Row, evidence: Evidence, *, old: bool) -> Trace:
-    """The trace of a row, with what became of each copy."""
-    [trace] = retold(id, _visits(row, evidence, old=old), evidence)
-    return trace
-
-
-def _visits(row: Row, evidence: Evidence, *, old: bool) -> list[Visit]:
-    """The visits of a row, in order; with `old`, as if all were of version 1."""
-    groups: list[list[Row]] = [row["path"][:1]]
-    for former, element in pairwise(row["path"]):
-        if _visit_of(element) != _visit_of(former):
+def _visits(row: Row, evidence: Evidence) -> list[Visit]:
+    """The visits of a row, in order."""
+    groups: list[list[tuple[Row, str]]] = []
+    for element, fate in zip(row["path"], row["fates"], strict=True):
+        if not groups or _visit_of(element) != _visit_of(groups[-1][-1][0]):
             groups.append([])
-        groups[-1].append(element)
-    found: list[Visit] = []
-    for elements in groups:
-        first = elements[0]
-        before = None if first["follows"] is None else found[first["follows"]]
-        ahead = evidence.correction(first["node"], first["received_at"])
-        back = (first["via"] or "", *(before.first.back if before is not None else ()))
-        tells = first["follows"] is None and row["origin"] is not None
-        tells = tells or any(element[name] is not None for element in elements for name in _WAY)
-        version = 2 if tells and not old else 1
-        steps = [_step(row, element, seq, back, version) for seq, element in enumerate(elements)]
-        visit = Visit(
-            *_visit_of(first),
-            first["received_at"] - ahead,
-            ahead,
-            tuple(steps),
-            first["follows"],
-            first["depth"],
-        )
-        found.append(replace(visit, rule=_rule(before, visit, evidence)))
-    return found
+        groups[-1].append((element, fate))
+    return [_visit(row, group, evidence) for group in groups]
+
+
+def _visit(row: Row, group: list[tuple[Row, str]], evidence: Evidence) -> Visit:
+    first = group[0][0]
+    ahead = evidence.correction(first["node"], first["received_at"])
+    return Visit(
+        *_visit_of(first),
+        first["received_at"] - ahead,
+        ahead,
+        tuple(_step(row, element, seq) for seq, (element, _) in enumerate(group)),
+        first["follows"],
+        first["depth"],
+        fates=tuple(Fate(fate) for _, fate in group),
+    )
 
 
 def _visit_of(element: Row) -> tuple[str, int, int]:
     return element["node"], element["incarnation"], element["received_at"]
 
 
-def _step(row: Row, element: Row, seq: int, back: tuple[str, ...], version: int) -> Step:
-    handed_on = element["outcome"] == Outcome.DELIVERED and element["out"] is not None
-    recipient = element["recipient"]
-    if recipient is None and row["multicast_id"] is None:
-        recipient = row["recipient"]
-    return Step(
-        seq=seq,
-        recipient=recipient,
-        back=back,
-        multicast_id=row["multicast_id"],
-        origin=row["origin"] if element["follows"] is None else None,
-        version=1 if handed_on else version,  # which only the first version called delivered
-        **{name: element[name] for name in _SAME},
-    )
+def _step(row: Row, element: Row, seq: int) -> Step:
+    lost = next((lost for lost in row["lost"] or () if _is_step(lost, element)), None)
+    more = {} if lost is None else {"expiry": lost["expiry"], "onward": _route(lost["onward"])}
+    told = {name: element[name] for name in _OF_STEP}
+    sender = row["sender"] if _visit_of(element) == _visit_of(row["path"][0]) else None
+    return Step(seq=seq, multicast_id=row["multicast_id"], sender=sender, **told, **more)
 
 
-def _rule(before: Visit | None, visit: Visit, evidence: Evidence) -> int:
-    """By which rule a visit follows another."""
-    if before is None:
-        return 0
-    row = visit.first
-    same = (before.node, before.incarnation) == (visit.node, visit.incarnation)
-    if same and row.via is None:
-        return 1
-    told = any(step.next_node == visit.node for step in before.steps)
-    if row.from_node == before.node and told:
-        return 2
-    via = row.via
-    over_broker = via and evidence.role(visit.node, visit.incarnation, via) == "global"
-    return 3 if over_broker else 4
+def _losses(row: Row, visits: list[Visit]) -> list[Loss]:
+    """What somebody went without, and at which step."""
+    found = []
+    for lost in row["lost"] or ():
+        visit, step = next(
+            (number, place)
+            for number, visit in enumerate(visits)
+            for place, step in enumerate(visit.steps)
+            if _is_step(lost, structs.asdict(step))
+        )
+        found.append(Loss(visit, step, lost["recipient"], lost["reason"]))
+    return found
+
+
+def _is_step(lost: Row, element: Row) -> bool:
+    """Whether somebody went without by a step; rows of version 1 name no recipient."""
+    same = all(lost[name] == element[name] for name in _OF_LOST)
+    return same and element["recipient"] in (None, lost["recipient"])
+
+
+def _route(addresses: str) -> tuple[str, ...]:
+    return tuple(addresses.split())

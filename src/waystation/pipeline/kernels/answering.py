@@ -114,10 +114,10 @@ def tied(made: pa.Table, answers: pa.Table, *, paths: bool = True) -> pa.Table:
     """Traces that know their answers, which are among these; others are of other requests."""
     if answers.num_rows and made.num_rows:
         made = _tied(made.combine_chunks(), answers.combine_chunks())
-    if not paths:
-        place = made.schema.get_field_index("path")
+    for name in () if paths else ("path", "fates"):
+        place = made.schema.get_field_index(name)
         nulls = pa.nulls(made.num_rows, made.schema.field(place).type)
-        made = made.set_column(place, "path", nulls)
+        made = made.set_column(place, name, nulls)
     return made.select(BUILT["traces"].names)
 
 

@@ -8,9 +8,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.journal.schema import INSTANT, MESSAGES, TEXT
+from waystation.journal.schema import MESSAGES, TEXT
+from waystation.pipeline.kernels.columns import days, longs
 from waystation.pipeline.kernels.node_data import FileData
-from waystation.pipeline.tables import LOST
+from waystation.pipeline.tables import DATE, LOST
 
 DROPPED: Final = pa.schema(
     {
@@ -18,7 +19,7 @@ DROPPED: Final = pa.schema(
         "origin": TEXT,
         "sender": TEXT,
         "multicast_id": TEXT,
-        "started": INSTANT,
+        "day": DATE,
         "lost": LOST,
     }
 )
@@ -66,7 +67,7 @@ def _as_losses(node: str, rows: pa.Table) -> pa.Table:
         pa.nulls(count, TEXT),
         rows.column("sender").cast(TEXT),
         rows.column("multicast_id").cast(TEXT),
-        rows.column("received_at"),
+        days(longs(rows, "received_at")),
         pa.StructArray.from_arrays(fields, fields=list(LOST)),
     ]
     return pa.table(columns, schema=DROPPED)

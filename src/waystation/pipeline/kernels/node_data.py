@@ -376,6 +376,18 @@ class FileData:
         sound = (numbers >= 0) & (ats <= last)
         return zip(numbers[sound].tolist(), ats[sound].tolist(), strict=True)
 
+    def damaged_tails(self) -> set[int]:
+        """The incarnations with a tail of which bytes failed their checksum.
+
+        Once these are sealed, rows of `nodes` say so.
+        """
+        return {
+            source.file.incarnation
+            for table in self._share.files
+            for source in self._readable(table, rejects=False)
+            if source.sealed.damaged
+        }
+
     def rows(self, table: str) -> int:
         """The number of rows in the files of a table, including invalid and duplicate ones."""
         return sum(source.sealed.footer.num_rows for source in self._readable(table))
@@ -427,10 +439,11 @@ class FileData:
                 found = self._looked_at[file.path] = self._look_at(table, file)
                 if not keep_open and isinstance(found, _Source):
                     found.sealed.close()
+            told = [found] if isinstance(found, str) else list(map(str, found.sealed.damaged))
+            for problem in told if rejects else ():
+                self._reject(table, file, None, problem)
             if not isinstance(found, str):
                 yield found
-            elif rejects:
-                self._reject(table, file, None, found)
 
     def _look_at(self, table: str, file: File) -> _Source | str:
         """A file with its footer, or what is wrong with it."""

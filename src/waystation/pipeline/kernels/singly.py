@@ -65,6 +65,7 @@ def _row(id: str, trace: Trace, facts: Facts, *, several: bool) -> Row:
         "message_id": id,
         "path": [_hop(visit, step) for visit in trace.visits for step in visit.steps],
         "lost": [structs.asdict(lost) for lost in lost_in(trace)],
+        "fates": [fate.value for visit in trace.visits for fate in visit.fates],
         "latency_ms": trace.latency / 1_000,
         "is_complete": trace.complete,
         "is_symmetric": trace.symmetric,

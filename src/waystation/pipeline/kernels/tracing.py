@@ -76,6 +76,7 @@ STEPS: Final = pa.schema(
         "next_node": TEXT,
         "copy": pa.int32(),
         "sender": TEXT,
+        "durable": pa.bool_(),
         "internal": pa.bool_(),
         VERSION: pa.int16(),
     }
@@ -293,13 +294,26 @@ class _Traces:
         doubtful = self._fates.doubtful
         made = self._together()
         if not doubtful.any():
-            return made.set_column(_PATH, MADE.field(_PATH), self._paths()) if paths else made
+            return self._with_paths(made) if paths else made
         of_row = doubtful[self._all.message[self._all.visit]]
         alone = told_one_by_one(self._rows.take(pa.array(self._all.order[of_row])), self._facts)
         made = made.filter(pa.array(~doubtful))
         if paths:
-            made = made.set_column(_PATH, MADE.field(_PATH), self._paths(~of_row))
+            made = self._with_paths(made, ~of_row)
         return pa.concat_tables([made, alone])
+
+    def _with_paths(self, made: pa.Table, kept: Flags | None = None) -> pa.Table:
+        """Traces with their paths, of all rows or those `kept`, and what became of each step."""
+        every = self._all
+        rows = np.arange(len(every.order)) if kept is None else np.flatnonzero(kept)
+        message = every.message[every.visit[rows]]
+        begins = np.append(True, message[1:] != message[:-1])[: len(rows)]
+        offsets = pa.array(np.append(np.flatnonzero(begins), len(rows)).astype(np.int32))
+        for name, steps in (("path", self._hops(rows)), ("fates", self._fates_of(rows))):
+            place = made.schema.get_field_index(name)
+            found = pa.ListArray.from_arrays(offsets, steps)
+            made = made.set_column(place, MADE.field(place), found)
+        return made
 
     def _together(self) -> pa.Table:
         """The traces of all messages, without their paths."""
@@ -341,11 +355,14 @@ class _Traces:
             "lost_copies": _ints(lost),
             "unknown_copies": _ints(unknown),
             "left_fleet": _ints(left),
-            "internal": pa.array(self._internal()),
+            "internal": pa.array(self._any("internal")),
             "is_complete": complete,
             "is_symmetric": pa.nulls(count, pa.bool_()),
             "is_looped": looped,
             "lost": self._lost(losses[0], count),
+            "fates": pa.nulls(count, pa.list_(TEXT)),
+            "waiting": _ints(np.zeros(count, np.int64)),  # those that wait are told one by one
+            "durable": pa.array(self._any("durable")),
             "day": days(longs(self._rows, "received_at")[origin]),
             **self._ways(count),
             "is_open": pa.array(fates.is_open),
@@ -504,11 +521,11 @@ class _Traces:
         several = self._all.given("multicast_id")[origin]
         return pc.if_else(pa.array(several), pa.scalar(None, TEXT), names)
 
-    def _internal(self) -> Flags:
-        """Whether a step of each message is between nodes themselves."""
-        if "internal" not in self._rows.column_names:
+    def _any(self, name: str) -> Flags:
+        """Whether a step of each message has a flag."""
+        if name not in self._rows.column_names:
             return np.zeros(len(self._row), np.bool_)
-        return self._counted(flags(self._rows, "internal")[self._all.order]) > 0
+        return self._counted(flags(self._rows, name)[self._all.order]) > 0
 
     def _answers(self, count: int) -> pa.Array:
         """The message that each answers, by its first step that tells."""
@@ -557,12 +574,10 @@ class _Traces:
             "nodes": pa.nulls(count, pa.list_(TEXT)),
         }
 
-    def _paths(self, kept: Flags | None = None) -> pa.Array:
-        """The paths of all messages, or of those with these rows."""
+    def _hops(self, rows: Longs) -> pa.Array:
+        """The steps of some rows, as paths have them."""
         every = self._all
-        rows = np.arange(len(every.order)) if kept is None else np.flatnonzero(kept)
         origin, visit = every.order[rows], every.visit[rows]
-        message = every.message[visit]
         at = picked(column(self._rows, "at"), origin)
         follows = every.follows[visit]
         computed = {
@@ -570,22 +585,21 @@ class _Traces:
             "left_at": pc.if_else(
                 pa.array(self._fates.forwarded[rows]), at, pa.scalar(None, INSTANT)
             ),
-            "follows": _ints(follows - every.begin[message], follows < 0),
+            "follows": _ints(follows - every.begin[every.message[visit]], follows < 0),
             "depth": _ints(every.depth[visit]),
         }
-        fields = []
-        for field in HOP:
-            if field.name in computed:
-                fields.append(computed[field.name])
-            else:
-                fields.append(self._picked(field, origin))
-        hops = pa.StructArray.from_arrays(fields, fields=list(HOP))
-        begins = np.append(True, message[1:] != message[:-1])[: len(rows)]
-        offsets = np.append(np.flatnonzero(begins), len(rows)).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), hops)
+        fields = [
+            computed[field.name] if field.name in computed else self._picked(field, origin)
+            for field in HOP
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(HOP))
+
+    def _fates_of(self, rows: Longs) -> pa.Array:
+        """What became of the copies of some rows."""
+        return _FATES.take(pa.array(self._fates.fate[rows]))
 
 
-_PATH: Final = MADE.get_field_index("path")
+_FATES: Final = pa.array([fate.value for fate in FATES], TEXT)
 _LONG_AGO: Final = -(2**62)
 _RANKS: Final = np.zeros(len(FATES), np.int64)
 """Of several fates of a message without losses, that of the highest rank is its outcome."""

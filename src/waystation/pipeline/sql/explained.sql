@@ -157,7 +157,7 @@ told AS (
 )
 SELECT
   message_id, origin, recipient, at, received, node, next_node, sender, multicast_id, reason,
-  internal, started, kind, incident_node, incident_started, incident_ended,
+  internal, day, kind, incident_node, incident_started, incident_ended,
   substring(sha2(concat_ws('|', kind, key), 256), 1, 16) AS incident_id,
   CASE
     WHEN end IS NOT NULL THEN concat(

@@ -1,5 +1,5 @@
 SELECT
   message_id, origin, recipient, timestamp_micros(at) AS event_time,
   timestamp_micros(received) AS at_visit, node, next_node, sender, multicast_id, reason, cause,
-  internal, incident_id, date_from_unix_date(CAST(started div DAY AS INT)) AS day
+  internal, incident_id, day
 FROM {explained}

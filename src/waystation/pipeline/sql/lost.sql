@@ -1,14 +1,14 @@
 -- Each loss with how far the clocks were off, and what may explain it.
 WITH steps AS (
-  SELECT message_id, origin, sender, multicast_id, started, explode(lost) AS lost
+  SELECT message_id, origin, sender, multicast_id, day, explode(lost) AS lost
   FROM {traces}
   WHERE lost_copies > 0
   UNION ALL
-  SELECT message_id, origin, sender, multicast_id, started, lost FROM {gossip}
+  SELECT message_id, origin, sender, multicast_id, day, lost FROM {gossip}
 ),
 flat AS (
   SELECT
-    message_id, origin, sender, multicast_id, unix_micros(started) AS started,
+    message_id, origin, sender, multicast_id, day,
     lost.recipient, lost.reason, lost.node, lost.incarnation, lost.outcome, lost.out,
     lost.next_node, lost.onward, lost.internal,
     unix_micros(lost.at) AS at, unix_micros(lost.received_at) AS received,

@@ -34,7 +34,7 @@ from waystation.pipeline.listing import Listing, Wanted
 from waystation.pipeline.watching.segments import write_rows
 from waystation.pipeline.watching.store import Manifest, Store
 
-_OF_TRACE: Final = ["message_id", "origin", "sender", "multicast_id", "started", "lost"]
+_OF_TRACE: Final = ["message_id", "origin", "sender", "multicast_id", "day", "lost"]
 _BUCKET: Final = 0  # one file for the whole fleet
 
 
