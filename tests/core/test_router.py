@@ -100,6 +100,24 @@ def test_delivered_is_what_somebody_here_gets(
     assert then.decide(message(name), now=1) == Verdict(first_version, None, name, address)
 
 
+@pytest.mark.rule("OB-1")
+def test_a_verdict_is_remembered_as_long_as_the_entry_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("waystation.core.router.REMEMBERED", 2)
+    names = ["a", "b", "c"]
+    at_home = [RoutingEntry(name, Address(0, name.encode()), local=True) for name in names]
+    router = router_with(*at_home)
+    for _ in range(2):
+        for name in names:
+            delivered = Verdict(Outcome.DELIVERED, None, name, Address(0, name.encode()))
+            assert router.decide(message(name), now=1) == delivered
+    assert router.table.put(RoutingEntry("b", HUB, local=True), now=2).accepted
+    assert router.decide(message("b"), now=3) == Verdict(Outcome.FORWARDED, None, "b", HUB)
+    assert router.table.remove("c", now=3) is not None
+    assert router.decide(message("c"), now=4) == dropped(Reason.NO_ROUTE, "c")
+
+
 @pytest.mark.rule("AD-6")
 @pytest.mark.rule("OB-2")
 def test_what_cannot_be_routed_is_dropped_with_a_reason() -> None:

@@ -157,5 +157,6 @@ async def test_names_are_taken_together_as_one_by_one() -> None:
     wanted = await taken_by(is_observed=True, in_one=False)
     assert "truck-2" in wanted[0]
     assert wanted[0]["elsewhere"][0]
+    assert await taken_by(is_observed=False, in_one=False) == wanted
     for is_observed in (True, False):
         assert await taken_by(is_observed=is_observed, in_one=True) == wanted

@@ -523,10 +523,12 @@ class _Memory:
         return self.kept[key][1] if key in self.kept else 0
 
     def put(self, key: str, at: Expiry, value: int = 0) -> None:
-        self.kept[key] = (at, value)
-        self.kept.move_to_end(key)
-        if len(self.kept) > RECENT_LIMIT:
-            self.kept.popitem(last=False)
+        kept = self.kept
+        if key in kept:
+            kept.move_to_end(key)
+        kept[key] = (at, value)
+        if len(kept) > RECENT_LIMIT:
+            kept.popitem(last=False)
 
     def pop(self, key: str) -> int:
         return self.kept.pop(key)[1] if key in self.kept else 0

@@ -6,6 +6,8 @@ same decision from the same tables and must get the same result (SP-2).
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from waystation.core.address import LOCAL, Address
@@ -16,6 +18,9 @@ from waystation.core.multicast import Subscriptions, is_multicast_id
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.errors import LocalError
+
+REMEMBERED: Final = 10_000
+"""Number of participants of this node whose verdicts are remembered."""
 
 _DELIVERED = Outcome.DELIVERED
 _FORWARDED = Outcome.FORWARDED
@@ -75,6 +80,8 @@ class Router:
             raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
         self.hop_limit = hop_limit
         self._first_version = version == 1
+        # The verdicts on who has the own name as the address, which follow from the entry alone.
+        self._remembered: dict[str, tuple[RoutingEntry, Verdict]] = {}
         self.has_parent = False  # a leaf: it sends multicasts to its parent (MC-10)
         self.has_global_transport = False  # a hub: it publishes what is globally visible
 
@@ -104,13 +111,14 @@ class Router:
         if not receivers and not is_multicast_id(multicast_id):
             return FanOut((_MALFORMED,))
         upward = not arrival.from_global and self._goes_up(multicast_id, now)
-        verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
+        deliver = self._deliver
+        verdicts = tuple([deliver(receiver, now) for receiver in receivers])
         if verdicts and arrival.via is not None and not self._first_version:
             origins = self._addresses_of(arrival.via, now)
             verdicts = tuple(one for one in verdicts if one.address not in origins)
         if not verdicts and (self._first_version or not upward):
             verdicts = (_NO_SUBSCRIBER,)
-        reached = (verdict.address for verdict in verdicts if verdict.address is not None)
+        reached = [verdict.address for verdict in verdicts if verdict.address is not None]
         return FanOut(verdicts, tuple(dict.fromkeys(reached)), upward)
 
     def listens_globally(self, pattern: str, now: Expiry) -> bool:
@@ -126,23 +134,30 @@ class Router:
         entry = self.table.lookup(participant, now)
         if entry is None:
             return Verdict(Outcome.DROPPED, Reason.NO_ROUTE, participant)
-        is_here = entry.local if self._first_version else self._is_here(entry, now)
-        outcome = _DELIVERED if is_here else _FORWARDED
-        return Verdict(outcome, None, participant, entry.address)
+        known = self._remembered.get(participant)
+        if known is not None and known[0] is entry:
+            return known[1]
+        address = entry.address
+        name = address.name if address.type == LOCAL else None
+        is_here = entry.local if self._first_version else self._is_here(entry, name, now)
+        verdict = Verdict(_DELIVERED if is_here else _FORWARDED, None, participant, address)
+        if name == participant:
+            if len(self._remembered) >= REMEMBERED:
+                self._remembered.clear()
+            self._remembered[participant] = entry, verdict
+        return verdict
 
-    def _is_here(self, entry: RoutingEntry, now: Expiry) -> bool:
+    def _is_here(self, entry: RoutingEntry, name: str | None, now: Expiry) -> bool:
         """Whether an entry leads to somebody of this node, and not to a session (OB-1).
 
         Who is here has the own name as the address. A local entry may point at such a name too.
         """
-        address = entry.address
-        if address.type != LOCAL:
+        if name is None:
             return False
-        name = address.name
         if name == entry.participant:
             return True
         behind = self.table.lookup(name, now) if entry.local else None
-        return behind is not None and behind.address == address
+        return behind is not None and behind.address == entry.address
 
     def _addresses_of(self, session: str, now: Expiry) -> tuple[Address, ...]:
         """The addresses that lead into a session: its name, and the place that its entry tells."""

@@ -97,10 +97,10 @@ class Announcements:
 
     def claims_came(self, claims: Mapping[str, Claim]) -> None:
         """Tell the parents of names of a leaf that nobody had, by their claims."""
-        now = self._kernel.latest // 1000
+        now, names = self._kernel.latest // 1000, self._names
         for name, claim in claims.items():
             self._damp(name, claim, now)
-        self._names.update(dict.fromkeys(claims))
+            names[name] = None
         self._tell_soon()
 
     def lowest_grew(self) -> None:
@@ -276,25 +276,18 @@ class Announcements:
         """
         lowest_of, node = self._kernel.hierarchy.claims.known.lowest, self._kernel.name
         signed = self._kernel.hierarchy.vouchers
-        kept, of = signed.kept, signed.of
         fits = len(relayed) <= wire.ITEMS
         words: dict[str, int | None] = dict.fromkeys(owners)
         for part in [relayed] if fits and relayed else wire.in_payloads(relayed):
             indexes: dict[str, int] = {}
             participants: list[wire.Participant] = []
             claims: list[wire.RelayedClaim] = []
-            vouchers: dict[Voucher, int] = {}
-            vouched: list[int] = []
             for entry, claim in part:
                 index = indexes.setdefault(claim.owner, len(indexes))
                 participants.append(wire.participant_of(entry))
                 claims.append((index, claim.number, [*claim.path, node]))
-                voucher = of(claim) if kept else None
-                vouched.append(
-                    -1 if voucher is None else vouchers.setdefault(voucher, len(vouchers))
-                )
             told = [(owner, lowest_of(owner) if fits else 0) for owner in indexes]
-            proofs = (list(vouchers), vouched) if vouchers else ()
+            proofs = _proofs(signed, part) if signed.kept else ()
             parent.send_control(wire.encode(Announce(participants, 0, told, claims, *proofs)))
             if not fits:
                 words |= indexes
@@ -303,6 +296,18 @@ class Announcements:
         if words:
             grown = [(owner, lowest) for owner in words if (lowest := lowest_of(owner)) > 1]
             _send(parent, partial(_words_of, signed), grown)
+
+
+def _proofs(
+    signed: Vouchers, part: Iterable[tuple[RoutingEntry, Claim]]
+) -> tuple[()] | tuple[list[Voucher], list[int]]:
+    """The vouchers for claims, and which of them names each; empty if there are none."""
+    vouchers: dict[Voucher, int] = {}
+    vouched: list[int] = []
+    for _, claim in part:
+        voucher = signed.of(claim)
+        vouched.append(-1 if voucher is None else vouchers.setdefault(voucher, len(vouchers)))
+    return (list(vouchers), vouched) if vouchers else ()
 
 
 def _words_of(signed: Vouchers, grown: list[wire.Owner]) -> Announce:

@@ -388,18 +388,13 @@ class Broadcasts:
         """Offer a message to all its receivers; returns those that have no room."""
         kernel = self._kernel
         fan_out = self._decide(arrival)
-        behind: dict[Address, list[Verdict]] = {}
-        for verdict in fan_out.verdicts:
-            if verdict.address is None:
-                verdicts.append(kernel.end(arrival, verdict))
-            else:
-                behind.setdefault(verdict.address, []).append(verdict)
+        verdicts += [kernel.end(arrival, one) for one in fan_out.verdicts if one.address is None]
         full: list[Receiver] = []
-        for address, theirs in behind.items():
-            receiver = kernel.receiver_of_copy(address, arrival.message, tuple(theirs))
+        for address, theirs in _by_address(fan_out):
+            receiver = kernel.receiver_of_copy(address, arrival.message, theirs)
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
-                kernel.drop_each(arrival, down, tuple(theirs))
+                kernel.drop_each(arrival, down, theirs)
                 verdicts += (Verdict.dropped(down, one.recipient) for one in theirs)
             elif (verdict := receiver.offer(arrival)).reason is None:
                 verdicts += theirs
@@ -509,6 +504,17 @@ class Broadcasts:
             self._heard_globally[pattern] = None
             for broadcaster in self.broadcasters:
                 broadcaster.subscribe(pattern)
+
+
+def _by_address(fan_out: FanOut) -> Iterable[tuple[Address, Verdicts]]:
+    """The copies to send, each with the verdicts on those behind its address."""
+    if len(fan_out.copies) == len(fan_out.verdicts):
+        return zip(fan_out.copies, zip(fan_out.verdicts, strict=True), strict=True)
+    behind: dict[Address, list[Verdict]] = {address: [] for address in fan_out.copies}
+    for verdict in fan_out.verdicts:
+        if verdict.address is not None:
+            behind[verdict.address].append(verdict)
+    return ((address, tuple(theirs)) for address, theirs in behind.items())
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

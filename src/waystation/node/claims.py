@@ -207,7 +207,8 @@ class LeafClaims:
             self._take_relayed(session, told, now)
         elif number:
             self._take(session, claimant, told.participants, now)
-            self._keep_voucher(session, claimant, told)
+            if told.vouchers:
+                self._keep_voucher(session, claimant, told)
         lowest = told.lowest
         if lowest not in NONE_ENDED and session.hello is not None and session.hello.secret:
             self._note_lowest(session, claimant.owner, lowest)
@@ -226,10 +227,8 @@ class LeafClaims:
 
     def _take_relayed(self, session: Session, told: Announce, now: int) -> None:
         """Take the claims that a hub relays, those of one owner by the same way together."""
-        vouchers = self._vouchers_of(told) if told.vouched else repeat(None)
-        items = zip(told.claims, vouchers, told.participants, strict=False)
-        for (relayed, voucher), some in groupby(items, key=itemgetter(0, 1)):
-            participants = [participant for _, _, participant in some]
+        participants: Sequence[wire.Participant]
+        for relayed, voucher, participants in self._together(told):
             claimant = self._relayed(session, relayed, told.owners, voucher)
             if isinstance(claimant, Claimant):
                 self._take(session, claimant, participants, now)
@@ -238,6 +237,19 @@ class LeafClaims:
             else:
                 for name, _, _ in participants:
                     self._decline(session, claimant.format(quote(name)))
+
+    def _together(
+        self, told: Announce
+    ) -> Iterable[tuple[wire.RelayedClaim, Voucher | None, Sequence[wire.Participant]]]:
+        """What is relayed in the same way, with the same voucher."""
+        if len(told.claims) == 1 and not told.vouched:
+            return ((told.claims[0], None, told.participants),)
+        vouchers = self._vouchers_of(told) if told.vouched else repeat(None)
+        items = zip(told.claims, vouchers, told.participants, strict=False)
+        return (
+            (relayed, voucher, [participant for _, _, participant in some])
+            for (relayed, voucher), some in groupby(items, key=itemgetter(0, 1))
+        )
 
     def _vouchers_of(self, told: Announce) -> list[Voucher | None]:
         """The voucher of each relayed name, if there is one that names it."""
@@ -308,7 +320,7 @@ class LeafClaims:
         """
         if self._kernel.permissions.grants is not None:
             participants = self._granted(session, claimant, participants)
-        if self._take_new(session, claimant, participants):
+        if len(participants) > 1 and self._take_new(session, claimant, participants):
             return
         known, data = self.known, session.address.data
         peer, owner, number, path = claimant.peer, claimant.owner, claimant.number, claimant.path
@@ -656,7 +668,7 @@ class LeafClaims:
                 return
             same = after.expiry >= before.expiry
         if before is not None and not same:
-            self._kernel.remove_route(name, source)
+            self._kernel.remove_claimed(name, source)
         if after is not None:
             self._put(after, Cause.ANNOUNCED if before is None or same else Cause.CLAIM)
 

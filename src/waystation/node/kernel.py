@@ -667,6 +667,21 @@ class Kernel:
         if self.custody.absent:
             self.custody.appeared(entry.participant)
 
+    def remove_claimed(self, participant: str, source: Source) -> None:
+        """Remove the entry of a participant that a leaf claimed, and whose name is not our own.
+
+        The parents are told of the claim that has gone, so `_follow` is not needed here, either.
+        """
+        at = self.tick()
+        change = self.router.table.remove(participant, at // 1000)
+        if change is None:
+            return
+        if self.observers:
+            self.notify(ChangeRecord(change, at, *source))
+        self.hierarchy.questions.participant_gone(participant)
+        if self.router.has_global_transport:
+            self.broadcasts.provider_changed(participant)
+
     def _purge(self, at: int) -> None:
         self._purge_at = at + PURGE_INTERVAL
         self.router.table.purge(at // 1000)
@@ -685,7 +700,7 @@ class Kernel:
         return change
 
     def _follow(self, change: RouteChange, at: int, source: Source) -> None:
-        """Follow a change of the routing table: all but `put_claimed` come here."""
+        """Follow a change of the routing table: all but those of what leaves claim come here."""
         own = self._own.get(change.entry.participant)
         if own is not None and change.refusal is None:
             data, receiver, entry = own

@@ -907,6 +907,9 @@ class Session(Struct, eq=False):
         """Deliver a message that came alone; if it is for a worker that is idle, that begins."""
         flow = self._links.kernel.flow
         self._links.kernel.tick()
+        if not message.onward_route.addresses:
+            self._on_control(message.payload)
+            return
         steps: list[Callable[[], None]] = []
         flow.steps = steps
         try:
