@@ -216,7 +216,7 @@ async def test_what_people_print_says_what_it_is() -> None:
         assert repr(worker) == "<Worker echo, alias: 0 waiting, idle>"
         assert repr(listening) == f"<Listening on {listening.url}>"
         assert repr(subscription) == "<Subscription to garage/temperature: 0 waiting>"
-        assert repr(node) == "<Node 'garage': 1 workers, 0 sessions, running>"
+        assert repr(node) == "<Node 'garage': 1 worker, 0 sessions, running>"
     assert repr(subscription) == "<Subscription to garage/temperature: closed>"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from waystation.cli import waystation
+from waystation.cli import main, waystation
 from waystation.cli.broker import broker
 from waystation.cli.completion import SHELLS, completion
 from waystation.mqtt.broker import Settings
@@ -73,6 +74,28 @@ def test_every_option_says_what_it_is_for(context: click.Context) -> None:
         if isinstance(parameter, click.Option) and not parameter.help
     ]
     assert silent == []
+
+
+FOR_PROGRAMS = [
+    context
+    for context in COMMANDS
+    if not isinstance(context.command, click.Group) and context.command is not completion
+]
+"""All commands but the one that prints a script."""
+
+
+@pytest.mark.parametrize("context", FOR_PROGRAMS, ids=path_of)
+def test_every_command_tells_programs_in_json_what_is_wrong(
+    context: click.Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any("--json" in parameter.opts for parameter in context.command.params)
+    with pytest.raises(SystemExit) as ended:
+        main([*path_of(context).split(), "--no-such-option", "--json"])
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert (ended.value.code, told["exit_code"], said.err.count("\n")) == (2, 2, 1)
+    assert "no-such-option" in told["error"]
+    assert "--help" in told["advice"]
 
 
 def variable_of(option: click.Parameter, context: click.Context) -> str | None:

@@ -25,6 +25,7 @@ from waystation.cli.options import (
     Numbers,
     check_is_journal,
     json_option,
+    print_json,
 )
 from waystation.cli.peer import peer_options
 from waystation.cli.serving import metrics_option
@@ -342,7 +343,7 @@ def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bo
 
     done = compact_journal(directory, _report, node=node, target_bytes=target_bytes)
     if as_json:
-        click.echo(msgspec.json.encode(done).decode())
+        print_json(done)
     else:
         click.echo(f"{done.before} files before, {done.after} after, {done.rows} rows moved")
 

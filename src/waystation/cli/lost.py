@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import PLACE, SETTINGS, check_is_journal
+from waystation.cli.options import PLACE, SETTINGS, check_is_journal, json_option
 
 if TYPE_CHECKING:
     from waystation.pipeline.lost import Answer, LostCopy
@@ -77,7 +77,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
     help=f"Count instead: by {', '.join(_GROUPS)}, or several with commas.",
 )
 @click.option("--internal", is_flag=True, help="Also messages between the nodes themselves.")
-@click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, envvar="WAYSTATION_CSV", help="Print CSV only.")
 def lost(
     *,

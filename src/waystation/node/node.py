@@ -34,6 +34,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
+from waystation.core.spoken import plural
 from waystation.core.tokens import Token, Tokens
 from waystation.errors import LocalError, NoReplyError, UndeliverableError, quote
 from waystation.node import keyfile
@@ -154,7 +155,8 @@ class Node:
 
     def __repr__(self) -> str:
         kernel = self._kernel
-        what = f"{len(kernel.workers)} workers, {len(self._links.sessions)} sessions"
+        workers, sessions = len(kernel.workers), len(self._links.sessions)
+        what = f"{plural(workers, 'worker')}, {plural(sessions, 'session')}"
         return f"<Node {self.name!r}: {what}, {kernel.stage.name.lower()}>"
 
     async def __aenter__(self) -> Self:
