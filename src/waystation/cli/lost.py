@@ -93,7 +93,7 @@ def lost(
         raise click.UsageError("give --journal DIR or --tables DIR")
     if as_json and as_csv:
         raise click.UsageError("give --json or --csv, not both")
-    import_module("waystation.pipeline")  # raises an error that says what to install
+    import_module("waystation.pipeline").check_columns_installed()
     from waystation.pipeline.lost import (  # noqa: PLC0415
         Question,
         lost_in_journal,

@@ -182,7 +182,7 @@ def _last_loss(journal: Path | None, tables: str | Path | None, participant: str
         found = last_loss_in_tables(tables, participant)
     else:
         assert journal is not None
-        import_module("waystation.pipeline")  # raises an error that says what to install
+        import_module("waystation.pipeline").check_columns_installed()
         from waystation.pipeline.lost import Question, lost_in_journal  # noqa: PLC0415
 
         losses = lost_in_journal(str(journal), Question(participant=participant)).losses
