@@ -70,6 +70,15 @@ def test_every_command_says_what_it_does_and_shows_an_example(context: click.Con
 
 
 @pytest.mark.parametrize("context", COMMANDS, ids=path_of)
+def test_help_fits_a_terminal_of_80_columns(context: click.Context) -> None:
+    narrow = click.Context(context.command, info_name=context.command_path, terminal_width=80)
+    before, _, after = context.command.get_help(narrow).partition("Examples:\n")
+    rest = after.partition("\n\n")[2]  # commands to copy are one line each, however long
+    wide = [line for line in f"{before}{rest}".split("\n") if len(line) > 80 or "…" in line]
+    assert wide == []
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=path_of)
 def test_every_option_says_what_it_is_for(context: click.Context) -> None:
     silent = [
         parameter.opts

@@ -116,14 +116,15 @@ def _filters(command: Command) -> Command:
         click.option(
             "--outcome",
             multiple=True,
-            type=_choice(Outcome),
+            type=choice(Outcome),
             help="Only messages with this outcome (repeatable).",
         ),
         click.option(
             "--reason",
             multiple=True,
-            type=_choice(Reason),
-            help="Only messages dropped for this reason (repeatable).",
+            metavar="REASON",
+            type=choice(Reason),
+            help="Only messages dropped for this reason, such as NO_ROUTE (repeatable).",
         ),
         click.option("--participant", help="Only rows about this participant."),
         click.option(
@@ -139,7 +140,8 @@ def _filters(command: Command) -> Command:
     return command
 
 
-def _choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
+def choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
+    """One of the words of a kind, in any case."""
     return click.Choice([str(word) for word in kind], case_sensitive=False)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
+from waystation.cli.journal import Instant, choice
 from waystation.cli.lazy import HelpfulGroup
 from waystation.cli.options import DIRECTORY, SETTINGS, json_option, print_json
 from waystation.core.outcome import Reason
@@ -59,9 +59,13 @@ def _selecting(kind: Kind) -> Callable[[Command], Command]:
             ),
         ]
         if kind == "dead":
-            reasons = click.Choice([reason.value for reason in Reason])
             options.append(
-                click.option("--reason", type=reasons, help="Only what ended for this reason.")
+                click.option(
+                    "--reason",
+                    metavar="REASON",
+                    type=choice(Reason),
+                    help="Only what ended for this reason, such as EXPIRED.",
+                )
             )
         for option in reversed(options):
             command = option(command)
