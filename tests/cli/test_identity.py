@@ -25,9 +25,14 @@ def test_an_identity_is_created_shown_exported_and_rotated(tmp_path: Path) -> No
     public = tmp_path / "truck-7.public"
     public.write_text(exported)
     assert json.loads(run("show", public, "--json"))["identifier"] == identifier
-    assert run("rotate", key) == f"{identifier} has key 2 now\n"
+    assert run("rotate", key) == f"{identifier} now has key 2\n"
     assert json.loads(run("show", key, "--json"))["keys"] == 2
     assert run("export", key) != exported
+    told = json.loads(run("rotate", key, "--json"))
+    assert (told["identifier"], told["keys"]) == (identifier, 3)
+    assert json.loads(run("export", key, "--json"))["history"] == run("export", key).strip()
+    made = json.loads(run("create", tmp_path / "other.key", "--json"))
+    assert made["identifier"] in run("show", tmp_path / "other.key")
 
 
 @pytest.mark.rule("ID-1")

@@ -52,7 +52,7 @@ def test_what_lies_in_a_store_is_listed_and_shown(tmp_path: Path) -> None:
     assert run("parked", "list", "--store", tmp_path, "--older", "1h").output == "0 messages\n"
     dead = run("dead", "list", "--store", tmp_path, "--reason", "FAILED").output
     assert broken in dead
-    assert "FAILED  1 attempts  ValueError: no paper" in dead
+    assert "FAILED  1 attempt  ValueError: no paper" in dead
     assert run("dead", "list", "--store", tmp_path, "--reason", "EXPIRED").output == "0 messages\n"
     shown = run("dead", "show", broken[:8], "--store", tmp_path).output
     assert "from      hub\n  to        broken (0#broken)" in shown
@@ -73,16 +73,17 @@ def test_messages_are_retried_and_dropped_by_the_node_that_runs(tmp_path: Path) 
                 return (await asyncio.to_thread(run, *arguments, "--store", tmp_path)).output
 
             found = collect(node, "broken")
-            assert await told("dead", "retry", broken) == "1 messages are sent again\n"
+            assert await told("dead", "retry", broken) == "1 message is sent again\n"
             await until(lambda: [message.id for message in found] == [broken])
             assert await told("parked", "drop", "--participant", "a") == (
-                "1 messages are dead letters now\n"
+                "1 message is a dead letter now\n"
             )
             assert "tried now" in await told("parked", "retry", b)
             dead = await told("dead", "list")
             assert a in dead
             assert "REFUSED  dropped by hand" in dead
-            assert await told("dead", "drop", a) == "1 dead letters are gone\n"
+            dropped = json.loads(await told("dead", "drop", a, "--json"))
+            assert dropped == {"messages": [a], "done": True, "result": "1 dead letter is gone"}
             assert await told("dead", "list") == "0 messages\n"
             assert node.custody is not None
             assert (node.custody.messages, node.custody.dead) == (1, 0)
@@ -94,7 +95,7 @@ def test_messages_are_retried_and_dropped_by_the_node_that_runs(tmp_path: Path) 
 def test_what_is_wished_while_the_node_is_away_is_done_when_it_comes(tmp_path: Path) -> None:
     a, _, _ = make_store(tmp_path)
     said = run("parked", "drop", a, "--store", tmp_path).output
-    assert said == "the node does not run; it will be done when it is started\n"
+    assert said == "the node is not running; this will be done when it starts\n"
 
     async def scenario() -> None:
         async with Node("hub", store=settings(tmp_path)) as node:
@@ -107,7 +108,7 @@ def test_what_is_wished_while_the_node_is_away_is_done_when_it_comes(tmp_path: P
     ("arguments", "why"),
     [
         (("dead", "retry"), "give the ID"),
-        (("dead", "drop", "abc"), "no message of the store fits"),
+        (("dead", "drop", "abc"), "no message in the store matches"),
     ],
 )
 def test_a_command_that_means_nothing_says_so(
@@ -174,6 +175,6 @@ def test_a_copy_for_a_subscriber_is_found_by_its_name(tmp_path: Path) -> None:
     assert name.startswith("subscriber-")
     assert "\n" not in name
     found = run("parked", "list", "--store", tmp_path, "--participant", name).output
-    assert found.endswith("1 messages\n")
+    assert found.endswith("1 message\n")
     wrong = run("parked", "drop", "%", "--store", tmp_path).exception
     assert "invalid message id '%'" in str(wrong)

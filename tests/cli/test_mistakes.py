@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.live_commands import PATIENCE, Commands
+from tests.cli.live_commands import PATIENCE, Commands, started
 from waystation.demo.processes import WAYSTATION
 from waystation.journal import Journal
 
@@ -146,3 +147,44 @@ def test_a_place_that_is_not_supported_is_refused_before_anything_is_written(
     assert (code, out) == (2, "")
     assert place.rstrip("/") in err.splitlines()[-1]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("said", ["1", "true", "on", "YES", "t"])
+def test_a_variable_asks_for_json_in_every_spelling_that_turns_a_flag_on(
+    said: str, call: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYSTATION_JSON", said)
+    code, out, _ = call("rules", "XX-1")
+    assert code == 2
+    assert "unknown rule" in json.loads(out)["error"]
+
+
+def test_a_variable_that_is_no_answer_is_told(
+    call: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYSTATION_JSON", "perhaps")
+    code, out, err = call("rules")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "perhaps" in err
+
+
+def test_a_server_tells_programs_where_it_listens() -> None:
+    options = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--json")
+    for server in ("router", "broker"):
+        with started(server, *options, ready="{") as (process, lines):
+            told = json.loads(lines[-1])
+            assert [place.rsplit(":", 1)[0] for place in told["listening"]] == ["127.0.0.1"]
+            assert told["metrics"].startswith("http://127.0.0.1:")
+            process.terminate()
+            assert process.stdout
+            rest = [json.loads(line) for line in process.stdout]
+            assert process.wait(PATIENCE) == 0
+        assert len(rest) == (server == "broker")  # which prints its counters at the end
+
+
+def test_a_console_tells_programs_its_url() -> None:
+    options = ("--connect", "tcp://127.0.0.1:1", "--listen", "127.0.0.1:0", "--json")
+    with started("console", *options, ready="{") as (process, lines):
+        assert json.loads(lines[-1])["url"].startswith("http://127.0.0.1:")
+        process.terminate()
+        assert process.wait(PATIENCE) == 0

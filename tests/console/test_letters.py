@@ -71,17 +71,17 @@ async def test_what_waits_and_what_ended_is_listed_and_found(tmp_path: Path) -> 
 async def test_letters_are_retried_and_dropped(tmp_path: Path) -> None:
     async with kept(tmp_path) as (browser, node, (first, second, dead)):
         dropped = await browser.post("/letters", {"do": "drop", "kind": "parked", "id": second})
-        assert (dropped.status, "1 messages are dead letters now" in dropped.text) == (200, True)
+        assert (dropped.status, "1 message is a dead letter now" in dropped.text) == (200, True)
         assert ids_of(dropped.text) == [first[:12]]
         await node.stop_worker("broken")
         found = collect(node, "broken")
         again = await browser.post("/letters", {"do": "retry", "kind": "dead", "id": dead})
-        assert "1 messages are sent again" in again.text
+        assert "1 message is sent again" in again.text
         await until(lambda: [one.id for one in found] == [dead])
         gone = await browser.post("/letters", {"do": "drop", "kind": "dead", "participant": EVIL})
-        assert "1 dead letters are gone" in gone.text
+        assert "1 dead letter is gone" in gone.text
         tried = await browser.post("/letters", {"do": "retry", "kind": "parked"})
-        assert "1 messages are tried now" in tried.text
+        assert "1 message is tried now" in tried.text
         assert select(tmp_path, "dead", Selection()) == []
 
 

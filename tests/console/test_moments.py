@@ -18,8 +18,8 @@ from tests.why.fleets import MadeUp, write_journal
 from waystation.console.history import History, routes_at, subscriptions_at
 from waystation.console.layout import Options, draw
 from waystation.console.moment import Moment, moment
-from waystation.console.movements import Movements
-from waystation.console.past import Past, PastRequest, drawing, parse_moment
+from waystation.console.movements import Bucket, Movements, Timeline
+from waystation.console.past import Past, PastRequest, drawing, latest_traffic, parse_moment
 from waystation.core.routing import RoutingTable
 from waystation.errors import LocalError
 from waystation.journal.schema import (
@@ -62,7 +62,12 @@ def put_journal(tmp_path: Path) -> None:
             session(2, "open", "s-truck", "truck", role="leaf"),
             session(3, "open", "s-van", "van", role="leaf", transport="ws"),
             session(4, "open", "mqtt-1", None, role="global", transport="mqtt", place="7#b:1883"),
-            session(10, "close", "s-truck", "truck", role="leaf", detail="ended without a goodbye"),
+            session(
+                *(10, "close", "s-truck", "truck"),
+                role="leaf",
+                reason="TRANSPORT_DOWN",
+                detail="ended without a goodbye",
+            ),
             session(20, "close", "s-van", "van", role="leaf", detail="closed"),
         ],
         "hub",
@@ -152,7 +157,8 @@ def test_the_console_itself_is_shown_among_internals_only(journal: Path) -> None
         shown_values = await past.show(plain)
         assert "console" not in {box.key for box in shown_values["picture"].boxes}
         assert not any("console" in change.text for change in shown_values["changes"])
-        assert shown_values["marks"] == [10.0, 19.0, 20.0]  # when the truck and the van were lost
+        assert max(change.at for change in shown_values["changes"]) <= at(12)
+        assert shown_values["marks"] == [10.0]  # when the truck was lost; the van said goodbye
         shown_values = await past.show(everything)
         assert "console" in {box.key for box in shown_values["picture"].boxes}
         assert any("console" in change.text for change in shown_values["changes"])
@@ -165,7 +171,16 @@ def test_changes_are_told_in_words_the_latest_first(journal: Path) -> None:
     history.refresh()
     told = [(change.node, change.text, change.bad) for change in history.changes(at(9), at(12), 9)]
     assert told == [("hub", "lost truck: ended without a goodbye", True)]
+    ended = [(change.text, change.bad) for change in history.changes(at(20), at(21), 9)]
+    assert ("disconnected from van", False) in ended
     assert len(history.changes(at(0), at(60), 3)) == 3
+
+
+def test_the_moment_to_begin_with_is_a_busy_one() -> None:
+    """What nodes say to each other goes on when nothing else does."""
+    buckets = [Bucket(number, 0) for number in (3, 100, 80, 4, 2)]
+    assert latest_traffic(Timeline(0, 500, buckets, 100, is_cut=False)) == 200
+    assert latest_traffic(Timeline(0, 500, [Bucket(0, 0)], 0, is_cut=False)) == 500
 
 
 def test_what_is_written_later_is_read_later(journal: Path) -> None:

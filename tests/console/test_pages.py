@@ -70,7 +70,7 @@ async def test_proven_and_unproven_names_are_told_apart(tmp_path: Path) -> None:
             X_Fragment="rows",
         )
         assert f'title="{key.identifier}">proven</span>' in rows
-        assert 'title="its name is only its word">unproven</span>' in rows
+        assert 'title="it claims this name without proof">unproven</span>' in rows
         drawn = await browser.get("/connections")
         assert f"truck, here, proven to be {key.identifier}</title>" in drawn.text
         assert "car, here, its name is not proven</title>" in drawn.text
@@ -81,7 +81,7 @@ async def test_proven_and_unproven_names_are_told_apart(tmp_path: Path) -> None:
 
 
 PROVEN = '<span class="badge proven" title="it has proven who it is">proven</span>'
-UNPROVEN = '<span class="badge unproven" title="its name is only its word">unproven</span>'
+UNPROVEN = '<span class="badge unproven" title="it claims this name without proof">unproven</span>'
 
 
 @pytest.mark.rule("ID-2")

@@ -600,3 +600,10 @@ class SubscriptionsBesideTheirOracle(RuleBasedStateMachine):
 
 
 TestSubscriptions = SubscriptionsBesideTheirOracle.TestCase
+
+
+@pytest.mark.rule("MC-1")
+@pytest.mark.parametrize("parts", [(7, "b"), ("a", None), ("a", "b", 7), ("a", "b", ["c", 7])])
+def test_what_is_not_text_is_told(parts: Any) -> None:
+    with pytest.raises(LocalError, match="give provider, broadcast and partition as text"):
+        MulticastId.of(*parts)

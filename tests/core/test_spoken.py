@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.core.address_types import GENERATED
-from waystation.core.spoken import is_internal, place, receiver, receivers
+from waystation.core.spoken import is_internal, place, plural, receiver, receivers
 
 DIGITS = st.text("0123456789abcdef", min_size=GENERATED, max_size=GENERATED)
 SUBSCRIBERS = [f"subscriber-{number:0{GENERATED}x}" for number in (0x67C5, 0x7098)]
@@ -53,3 +53,11 @@ def test_several_receivers_are_told_once_each_and_the_nameless_last() -> None:
     names = [SUBSCRIBERS[0], "truck-7", REQUEST, SUBSCRIBERS[1], "hub", "truck-7"]
     assert receivers(names) == ["truck-7", "hub", "2 subscribers", "a request"]
     assert receivers([]) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "number"), [("0 copies", 0), ("1 copy", 1), ("3,412 copies", 3_412)]
+)
+def test_a_number_has_its_noun(told: str, number: int) -> None:
+    assert plural(number, "copy", "copies") == told
+    assert plural(number, "node") == told.replace("copies", "nodes").replace("copy", "node")

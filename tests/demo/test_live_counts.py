@@ -8,6 +8,7 @@ from pathlib import Path
 from waystation.core.message import Message
 from waystation.demo.live_counts import Drop, LiveCounts
 from waystation.node import Context, Node
+from waystation.node.status import STATUS, Status
 
 
 async def work(journal: Path) -> None:
@@ -45,3 +46,21 @@ def test_drops_are_counted_by_place_reason_and_whom_they_were_for(tmp_path: Path
     assert live.dropped("hub", "NO_ROUTE") == 2
     assert live.dropped("hub", "NO_ROUTE", "0#truck-2") == 1
     assert live.dropped("hub", "NO_ROUTE", since=1) == 1
+
+
+def test_a_console_that_asks_for_the_status_keeps_no_fleet_from_being_quiet(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with Node("garage", journal=tmp_path) as node:
+            status = Status(node)
+            status.start()
+            await node.request(STATUS, b"")
+
+    live = LiveCounts(tmp_path)
+    before = live.changed_at
+    asyncio.run(ask())
+    live.look()
+    assert live.counts["garage"] == {"DELIVERED": 2}
+    assert live.changed_at == before
+    asyncio.run(work(tmp_path))
+    live.look()
+    assert live.changed_at > before

@@ -182,6 +182,26 @@ _MISTAKES: list[tuple[Callable[[Node], Any], str]] = [
     (lambda node: node.subscribe("garage"), "provider/broadcast[/partition]"),
     (lambda node: node.publish("a/b", b"", partition="c"), "separately"),
     (lambda node: node.why("4bf9" * 8), "journal=DIRECTORY"),
+    (lambda node: node.send(7, b""), "write it as text: 'hop => echo'"),  # type: ignore[arg-type]
+    (lambda node: node.request(["a", "b"], b""), "write it as text"),  # type: ignore[arg-type]
+    (lambda node: node.send("tcp://10.0.0.2:4000 => a", b""), "write tcp#10.0.0.2:4000"),
+    (lambda node: node.send("a", b"", policy="wait"), "Wait(seconds)"),  # type: ignore[arg-type]
+    (lambda node: node.request("a", b"", policy=waystation.Wait), "Wait(seconds)"),  # type: ignore[arg-type]
+    (lambda node: node.publish("a", b"", policy=7), "Wait(seconds)"),  # type: ignore[arg-type]
+    (lambda node: node.send("a", b"", ttl="5"), "give 0 or more"),  # type: ignore[arg-type]
+    (lambda node: node.listen(4000), "write tcp://host:port"),  # type: ignore[arg-type]
+    (lambda node: node.listen(""), "write tcp://host:port"),
+    (lambda node: node.listen("tcp://127.0.0.1:70000"), "up to 65535"),
+    (lambda node: node.connect(["tcp://127.0.0.1:1"]), "one after the other"),  # type: ignore[arg-type]
+    (lambda node: node.connect("hub"), "write tcp://host:port"),
+    (lambda node: node.subscribe(7), "provider/broadcast[/partition]"),  # type: ignore[arg-type]
+    (lambda node: node.subscribe("a/b", callback=7), "a function that takes a message"),  # type: ignore[arg-type]
+    (lambda node: aiter(node.subscribe("a/b", callback=print)), "without callback="),
+    (lambda node: node.publish("a", b"", partition=7), "as text"),  # type: ignore[arg-type]
+    (lambda _: Node("a", limits={}), "Limits(sessions=500)"),  # type: ignore[arg-type]
+    (lambda _: Node("a", transports=7), "transports=[Tcp()]"),  # type: ignore[arg-type]
+    (lambda _: Node("a", token=7), "text or bytes"),  # type: ignore[arg-type]
+    (lambda _: leaf("truck-7"), "write tcp://host:port"),
 ]
 
 
@@ -201,6 +221,36 @@ async def test_a_mistake_is_an_error_that_says_what_to_write(
     assert advice in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda node: node.listen("tcp://127.0.0.1:0"),
+        lambda node: node.connect("tcp://127.0.0.1:1"),
+        lambda node: node.start_worker(("a",), _ignore),
+        lambda node: node.subscribe("a/b"),
+    ],
+)
+@async_test
+async def test_a_closed_node_begins_nothing(begin: Callable[[Node], Any]) -> None:
+    async with Node("garage") as node:
+        pass
+    with pytest.raises(LocalError, match="node 'garage' is closed"):
+        await begin(node)
+
+
+def test_a_node_outside_of_an_event_loop_says_how_to_run_it() -> None:
+    node = Node("garage")
+    with pytest.raises(LocalError, match=r"waystation\.run\(main\(\)\)"):
+        node.worker("echo")(_ignore)
+
+
+def test_a_program_that_is_not_called_says_how() -> None:
+    async def main() -> None: ...
+
+    with pytest.raises(LocalError, match=r"write waystation\.run\(main\(\)\)"):
+        waystation.run(main)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a#b", "+", "a\tb", 7])
 def test_a_node_needs_a_name_that_can_stand_in_a_route(name: Any) -> None:
     with pytest.raises(LocalError, match="invalid node name"):
@@ -216,7 +266,7 @@ async def test_what_people_print_says_what_it_is() -> None:
         assert repr(worker) == "<Worker echo, alias: 0 waiting, idle>"
         assert repr(listening) == f"<Listening on {listening.url}>"
         assert repr(subscription) == "<Subscription to garage/temperature: 0 waiting>"
-        assert repr(node) == "<Node 'garage': 1 workers, 0 sessions, running>"
+        assert repr(node) == "<Node 'garage': 1 worker, 0 sessions, running>"
     assert repr(subscription) == "<Subscription to garage/temperature: closed>"
 
 

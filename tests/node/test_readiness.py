@@ -230,7 +230,7 @@ async def test_a_node_that_is_closed_is_not_ready() -> None:
 @async_test
 async def test_an_invalid_timeout_is_an_error_at_once() -> None:
     async with Node("a") as a:
-        with pytest.raises(LocalError, match="invalid timeout"):
+        with pytest.raises(LocalError, match="invalid number of seconds"):
             await a.ready(timeout=-1)
 
 

@@ -277,7 +277,7 @@ async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
 async def test_an_invalid_time_to_drain_leaves_the_node_as_it_is() -> None:
     async with Node("garage") as node:
         got = collect(node, "sink")
-        with pytest.raises(LocalError, match="invalid timeout"):
+        with pytest.raises(LocalError, match="invalid number of seconds"):
             await node.close(drain=-1)
         await node.send("sink", b"1")
         await until(lambda: got)

@@ -341,9 +341,9 @@ async def test_a_message_that_gets_room_in_the_turn_of_its_deadline_ends_once() 
 @async_test
 async def test_a_time_to_wait_that_is_none_is_an_error_and_leaves_nothing() -> None:
     async with Node("garage") as node:
-        with pytest.raises(LocalError, match="invalid timeout"):
+        with pytest.raises(LocalError, match="invalid number of seconds"):
             await node.send("truck", b"", policy=Wait(-1, persist=True))
-        with pytest.raises(LocalError, match="invalid timeout"):
+        with pytest.raises(LocalError, match="invalid number of seconds"):
             await node.send("truck", b"", policy=Queue(-1, persist=True))
         assert waiting_for(node) == {}
 

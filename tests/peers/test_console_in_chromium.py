@@ -292,6 +292,8 @@ async def test_seven_hubs_and_500_leaves_are_legible() -> None:
         await page.click(".box.fold[data-unfold=hub-3]")
         await page.locator(".box.leaf.slow").wait_for()
         assert await page.locator(".box.leaf").count() == 71
+        letters = "document.querySelector('.box.leaf text').getBoundingClientRect().height"
+        assert await page.evaluate(letters) > 9  # as wide as there is room
         await picture(page, "many-unfolded", whole=False)
         scale = "document.querySelector('#map svg').viewBox.baseVal.width"
         await page.focus("#map")
@@ -620,6 +622,10 @@ def test_it_fits_a_phone_and_the_night(tmp_path: Path, scheme: str) -> None:
                 await sees(page, "#nodes .card.here", "gateway")
                 width = await page.evaluate("document.documentElement.scrollWidth")
                 assert width <= PHONE["width"], name
+                current = page.locator("nav [aria-current]")
+                box = await current.bounding_box()
+                assert box["x"] >= 0, name  # the row of views scrolls to the one that is shown
+                assert box["x"] + box["width"] <= PHONE["width"], name
                 await picture(page, f"phone-{scheme}-{name}")
             await page.set_viewport_size(SCREEN)
             await picture(page, f"screen-{scheme}")

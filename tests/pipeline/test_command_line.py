@@ -177,9 +177,10 @@ def test_build_begins_with_who_is_missing_as_lost_does(
     code, out, err = run("lost", "--tables", tables, "--json")
     assert told == json.loads(out)["reach"]
     assert told["missing"] == [gone.removeprefix("node=")]
-    code, out, err = run("pipeline", "report", "--tables", tables, "--out", tmp_path / "page.html")
-    assert (code, err) == (0, "")
-    assert first in (tmp_path / "page.html").read_text()
+    page = tmp_path / "page.html"
+    code, out, err = run("pipeline", "report", "--tables", tables, "--out", page, "--json")
+    assert (code, json.loads(out)["out"], err) == (0, str(page), "")
+    assert first in page.read_text()
 
 
 @pytest.mark.rule("OB-9", "SP-5")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from waystation.report.blocks import Figure, Words, spread
 from waystation.report.charts import (
     NARROW,
     WIDE,
@@ -247,3 +248,11 @@ def test_every_reason_has_a_colour_of_its_own_in_both_schemes() -> None:
         colours = re.findall(rf"--{variable}: (#[0-9a-f]{{6}});", style)
         assert len(colours) == 2, reason
         assert f".{reason_colour(reason)} {{ color: var(--{variable}); }}" in style
+
+
+def test_where_all_is_in_one_group_words_say_which() -> None:
+    bars = [("< 1 ms", 0, "t-1"), ("< 10 ms", 7, "t-1")]
+    assert spread(bars, "latency", "7 messages.") == Words(
+        "7 messages. All are in one group: < 10 ms."
+    )
+    assert isinstance(spread([("< 1 ms", 2, "t-1"), *bars], "latency", "9 messages."), Figure)

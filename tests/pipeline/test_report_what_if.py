@@ -64,7 +64,7 @@ def test_the_report_shows_how_messages_ended_before_and_after(tmp_path: Path) ->
     assert found is not None
     words, ends, verdicts = found.blocks
     assert getattr(words, "text", "") == (
-        f"If {CHANGE}: 1 of 3 lost messages would have arrived; 1 others would not."
+        f"If {CHANGE}: 1 of 3 lost messages would have arrived; 1 other would not."
     )
     assert texts(ends) == [["delivered", "3", "3", "0"], ["no_route", "3", "2", "-1"]]
     assert [row[:1] + row[2:3] for row in texts(verdicts)] == [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from waystation.cli import waystation
+from waystation.cli import main, waystation
 from waystation.cli.broker import broker
 from waystation.cli.completion import SHELLS, completion
 from waystation.mqtt.broker import Settings
+from waystation.node import Node
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -66,6 +70,15 @@ def test_every_command_says_what_it_does_and_shows_an_example(context: click.Con
 
 
 @pytest.mark.parametrize("context", COMMANDS, ids=path_of)
+def test_help_fits_a_terminal_of_80_columns(context: click.Context) -> None:
+    narrow = click.Context(context.command, info_name=context.command_path, terminal_width=80)
+    before, _, after = context.command.get_help(narrow).partition("Examples:\n")
+    rest = after.partition("\n\n")[2]  # commands to copy are one line each, however long
+    wide = [line for line in f"{before}{rest}".split("\n") if len(line) > 80 or "…" in line]
+    assert wide == []
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=path_of)
 def test_every_option_says_what_it_is_for(context: click.Context) -> None:
     silent = [
         parameter.opts
@@ -73,6 +86,28 @@ def test_every_option_says_what_it_is_for(context: click.Context) -> None:
         if isinstance(parameter, click.Option) and not parameter.help
     ]
     assert silent == []
+
+
+FOR_PROGRAMS = [
+    context
+    for context in COMMANDS
+    if not isinstance(context.command, click.Group) and context.command is not completion
+]
+"""All commands but the one that prints a script."""
+
+
+@pytest.mark.parametrize("context", FOR_PROGRAMS, ids=path_of)
+def test_every_command_tells_programs_in_json_what_is_wrong(
+    context: click.Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any("--json" in parameter.opts for parameter in context.command.params)
+    with pytest.raises(SystemExit) as ended:
+        main([*path_of(context).split(), "--no-such-option", "--json"])
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert (ended.value.code, told["exit_code"], said.err.count("\n")) == (2, 2, 1)
+    assert "no-such-option" in told["error"]
+    assert "--help" in told["advice"]
 
 
 def variable_of(option: click.Parameter, context: click.Context) -> str | None:
@@ -181,6 +216,7 @@ NODE = '[node]\nname = "n"\n'
         ("listen x --at http://127.0.0.1:0", "http"),
         (f"why {ID} --journal .", "journal"),
         (f"why {ID} --tables .", "journal"),
+        ("lost --journal .", "journal"),
         ("node --config journal.toml", "journal"),
         ("node --config mqtt.toml", "mqtt"),
         ("node --config ws.toml --check", "ws"),
@@ -197,3 +233,31 @@ def test_what_is_missing_is_one_line_with_the_way_to_get_it(
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1, result.stderr
     assert f"pip install 'waystation[{extra}]'" in result.stderr
+
+
+def packages_beyond(extra: str) -> set[str]:
+    """What others than these extra's packages import: modules by the names of requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    named = {re.split(r"[<>=\[; ]", requirement)[0] for requirement in wanted}
+    # The commands hide pandas by themselves; pyarrow fails if it is hidden in this way.
+    return {*EXTRAS, "jinja2", "numpy", "xxhash"} - named - {"pandas"}
+
+
+def test_the_extra_for_journals_is_enough_to_find_and_explain_what_was_lost(tmp_path: Path) -> None:
+    async def lose() -> None:
+        async with Node("hub", journal=tmp_path) as node:
+            await node.send("truck-7", b"?")
+
+    asyncio.run(lose())
+    hidden = ", ".join(map(repr, sorted(packages_beyond("journal"))))
+    program = PROGRAM.replace(str(EXTRAS), f"({hidden})")
+    for words in (["lost", "--journal"], ["why", "--last-loss", "--journal"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "truck-7 was never known" in done.stdout

@@ -9,7 +9,8 @@ A page may hold, in this order of reading:
                                     is what has come out there since
 
 All of it happens in one empty directory. Ports of 127.0.0.1 are exchanged for free ones. Message
-ids are those of the page: where one is printed, it stands for that of the page from then on.
+ids are those of the page: where one is printed, it, or its first eight digits, stands for that of
+the page from then on.
 Instants, spans of time and random names may be others.
 """
 
@@ -37,6 +38,7 @@ _BLOCK = re.compile(
 )
 _SAVED = re.compile(r"`([\w.-]+)`:$")
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
+_BEGINNING = re.compile(r"\b[0-9a-f]{8}\b")
 _PLACE = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 _CHANGING = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|\b)"), "INSTANT"),
@@ -141,7 +143,9 @@ class Desk:
     def _ours(self, text: str) -> str:
         """The page's words with our ports and ids."""
         text = _PLACE.sub(lambda place: f"127.0.0.1:{self._ports[place[1]]}", text)
-        return _ID.sub(lambda found: self._ids.get(found[0], found[0]), text)
+        text = _ID.sub(lambda found: self._ids.get(found[0], found[0]), text)
+        beginnings = {theirs[:8]: ours[:8] for theirs, ours in self._ids.items()}
+        return _BEGINNING.sub(lambda found: beginnings.get(found[0], found[0]), text)
 
     def _compare(self, step: Step, said: str) -> None:
         for theirs, ours in zip(_ID.findall(step.output), _ID.findall(said), strict=False):

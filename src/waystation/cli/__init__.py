@@ -156,7 +156,15 @@ def wants_json(arguments: Sequence[str]) -> bool:
     (True, False)
     """
     options = takewhile(lambda argument: argument != "--", arguments)
-    return "--json" in options or os.environ.get("WAYSTATION_JSON", "") in ("1", "true", "yes")
+    return "--json" in options or _is_true(os.environ.get("WAYSTATION_JSON", ""))
+
+
+def _is_true(value: str) -> bool:
+    """Whether a variable turns a flag on, as click reads it."""
+    try:
+        return bool(value) and click.BOOL.convert(value, None, None)
+    except click.BadParameter:  # which the command itself reports
+        return False
 
 
 def print_error(problem: str, advice: str, code: int, *, as_json: bool) -> int:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from waystation.cli.options import FILE, SETTINGS
+from waystation.cli.options import FILE, SETTINGS, json_option, print_json
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.cli.serving import (
+    announce,
     check_place,
     metrics_option,
     monitoring,
@@ -42,6 +43,7 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     tls_authorities: Path | None
     verbose: bool
+    as_json: bool
 
 
 _HELP: Final = """Run a small MQTT 5 broker, for trials and small fleets.
@@ -118,6 +120,7 @@ Examples:
     help="Maximum session expiry interval in seconds.",
 )
 @click.option("--verbose", is_flag=True, help="Log details to stderr.")
+@json_option
 def broker(**given: Any) -> None:
     """Run a broker."""
     from waystation.mqtt.broker import Broker, Settings  # noqa: PLC0415 - it needs mqtt5
@@ -167,8 +170,12 @@ async def _serve(server: Broker, users: Passwords | None, options: Options) -> N
 
     with stop_signals() as stop, reloading(_Reload(server, users, options), "broker"):
         await server.start(options.listen)
-        async with monitoring(BrokerMetrics(server), options.metrics):
-            click.echo(f"listening on {server.place}")
+        async with monitoring(BrokerMetrics(server), options.metrics) as metrics:
+            announce(metrics, server.place, as_json=options.as_json)
             await stop.wait()
             await server.drain()
-        click.echo(f"counted {server.counts.as_json().decode()}")
+        counted = server.counts.as_json()
+        if options.as_json:
+            print_json({"counted": Raw(counted)})
+        else:
+            click.echo(f"counted {counted.decode()}")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from waystation.cli.options import DIRECTORY, SECONDS, SETTINGS
+from waystation.cli.options import DIRECTORY, SECONDS, SETTINGS, json_option, print_json
 from waystation.cli.peer import URL, node_for, peer_options
 from waystation.cli.process import log_to_stderr
 from waystation.cli.serving import check_place
@@ -73,8 +73,9 @@ _ANSWERS_ONLY: Final = Access(())
 @click.option("--interval", type=SECONDS, default=1.0, help="Seconds between polls.")
 @click.option("--name", default="console", help="Name of this node.")
 @click.option("--verbose", is_flag=True, help="Log details to stderr.")
+@json_option
 @peer_options
-def console(*, verbose: bool, **options: Any) -> None:
+def console(*, verbose: bool, as_json: bool, **options: Any) -> None:
     """Serve the console."""
     from waystation.console import Settings  # noqa: PLC0415 - an extra
 
@@ -89,10 +90,10 @@ def console(*, verbose: bool, **options: Any) -> None:
         stores=options.pop("store"),
         interval=options.pop("interval"),
     )
-    run(_show(options.pop("name"), settings, options))
+    run(_show(options.pop("name"), settings, options, as_json=as_json))
 
 
-async def _show(name: str, settings: Any, options: dict[str, Any]) -> None:
+async def _show(name: str, settings: Any, options: dict[str, Any], *, as_json: bool) -> None:
     from waystation.console import Console  # noqa: PLC0415
 
     with stop_signals() as stop:
@@ -100,5 +101,8 @@ async def _show(name: str, settings: Any, options: dict[str, Any]) -> None:
             node_for(name, settings.connect, options, access=_ANSWERS_ONLY) as node,
             Console.running(node, settings) as served,
         ):
-            click.echo(f"the console is at {served.url}")
+            if as_json:
+                print_json({"url": served.url})
+            else:
+                click.echo(f"the console is at {served.url}")
             await stop.wait()

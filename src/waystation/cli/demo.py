@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-import msgspec
 
-from waystation.cli.options import OUTPUT, SETTINGS, Numbers, json_option, master_option
+from waystation.cli.options import OUTPUT, SETTINGS, Numbers, json_option, master_option, print_json
 from waystation.cli.serving import check_place
 from waystation.cli.spark import progress_display, spark_session
 from waystation.errors import LocalError
@@ -215,7 +214,7 @@ def _print(summary: Summary, comparison: Comparison | None, *, as_json: bool) ->
     from waystation.demo.summary import next_lines  # noqa: PLC0415
 
     if as_json:
-        click.echo(msgspec.json.encode(summary).decode())
+        print_json(summary)
         return
     lines = [] if comparison is None else ["", *comparison_lines(comparison), ""]
     lines += [*summary.remedies, ""] if summary.remedies else []

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
 from waystation.cli.lazy import HelpfulGroup
-from waystation.cli.options import FILE, SETTINGS, json_option
+from waystation.cli.options import FILE, SETTINGS, json_option, print_json
 from waystation.node import keyfile
 from waystation.wire.identity import LIFETIME, Identity
 
@@ -77,11 +76,16 @@ def identity() -> None:
 @identity.command(help=_CREATE_HELP, context_settings=SETTINGS)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_days
-def create(file: Path, *, days: int) -> None:
+@json_option
+def create(file: Path, *, days: int, as_json: bool) -> None:
     """Create FILE with a new identity; print its identifier."""
     if file.exists():
         raise click.ClickException(f"{file} exists; remove it first, or rotate its key")
-    click.echo(keyfile.create(file, lifetime=days * _DAY).identifier)
+    made = keyfile.create(file, lifetime=days * _DAY)
+    if as_json:
+        print_json(_fields(made.public))
+    else:
+        click.echo(made.identifier)
 
 
 @identity.command(help=_SHOW_HELP, context_settings=SETTINGS)
@@ -92,7 +96,7 @@ def show(file: Path, *, as_json: bool) -> None:
     found = keyfile.read_public(file)
     fields = _fields(found)
     if as_json:
-        click.echo(msgspec.json.encode(fields).decode())
+        print_json(fields)
         return
     for name, value in fields.items():
         click.echo(f"{name.replace('_', ' ')}: {value}")
@@ -102,18 +106,28 @@ def show(file: Path, *, as_json: bool) -> None:
 
 @identity.command(help=_EXPORT_HELP, context_settings=SETTINGS)
 @click.argument("file", type=FILE)
-def export(file: Path) -> None:
+@json_option
+def export(file: Path, *, as_json: bool) -> None:
     """Print what everybody may know of the identity in FILE: its change history, in hexadecimal."""
-    click.echo(keyfile.read_public(file).history.hex())
+    found = keyfile.read_public(file)
+    history = found.history.hex()
+    if as_json:
+        print_json({**_fields(found), "history": history})
+    else:
+        click.echo(history)
 
 
 @identity.command(help=_ROTATE_HELP, context_settings=SETTINGS)
 @click.argument("file", type=FILE)
 @_days
-def rotate(file: Path, *, days: int) -> None:
+@json_option
+def rotate(file: Path, *, days: int, as_json: bool) -> None:
     """Replace the key in FILE by a new one; the identifier stays."""
     rotated = keyfile.rotate(file, lifetime=days * _DAY)
-    click.echo(f"{rotated.identifier} has key {len(rotated.public.hashes)} now")
+    if as_json:
+        print_json(_fields(rotated.public))
+    else:
+        click.echo(f"{rotated.identifier} now has key {len(rotated.public.hashes)}")
 
 
 def _fields(found: Identity) -> dict[str, str | int]:

@@ -25,6 +25,7 @@ from waystation.cli.options import (
     Numbers,
     check_is_journal,
     json_option,
+    print_json,
 )
 from waystation.cli.peer import peer_options
 from waystation.cli.serving import metrics_option
@@ -115,14 +116,15 @@ def _filters(command: Command) -> Command:
         click.option(
             "--outcome",
             multiple=True,
-            type=_choice(Outcome),
+            type=choice(Outcome),
             help="Only messages with this outcome (repeatable).",
         ),
         click.option(
             "--reason",
             multiple=True,
-            type=_choice(Reason),
-            help="Only messages dropped for this reason (repeatable).",
+            metavar="REASON",
+            type=choice(Reason),
+            help="Only messages dropped for this reason, such as NO_ROUTE (repeatable).",
         ),
         click.option("--participant", help="Only rows about this participant."),
         click.option(
@@ -138,7 +140,8 @@ def _filters(command: Command) -> Command:
     return command
 
 
-def _choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
+def choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
+    """One of the words of a kind, in any case."""
     return click.Choice([str(word) for word in kind], case_sensitive=False)
 
 
@@ -342,7 +345,7 @@ def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bo
 
     done = compact_journal(directory, _report, node=node, target_bytes=target_bytes)
     if as_json:
-        click.echo(msgspec.json.encode(done).decode())
+        print_json(done)
     else:
         click.echo(f"{done.before} files before, {done.after} after, {done.rows} rows moved")
 

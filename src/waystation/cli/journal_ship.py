@@ -10,12 +10,13 @@ from threading import Event
 from typing import Any
 
 import click
-import msgspec
 
+from waystation.cli.options import print_json
 from waystation.cli.peer import node_for
 from waystation.cli.process import log_to_stderr
-from waystation.cli.serving import monitoring
+from waystation.cli.serving import announce, monitoring
 from waystation.core.address import Route
+from waystation.core.spoken import plural
 from waystation.journal.archive import Archive, opened_archive
 from waystation.journal.filesystems import file_system
 from waystation.journal.ship import TROUBLE, Pass, Shipper, check_journal
@@ -45,7 +46,9 @@ async def _ship(journal: Path, target: str, options: dict[str, Any]) -> int:
     async with _archive_at(target, options) as opened:
         shipper = Shipper(journal, target, opened)
         try:
-            async with monitoring(ShipMetrics(shipper), place):
+            async with monitoring(ShipMetrics(shipper), place) as metrics:
+                if metrics is not None:
+                    announce(metrics, as_json=as_json)
                 if once:
                     return await _once(shipper, as_json=as_json)
                 return await _until_stopped(shipper, every)
@@ -70,7 +73,10 @@ async def _once(shipper: Shipper, *, as_json: bool) -> int:
         done = await asyncio.to_thread(shipper.ship)
     except TROUBLE as error:
         raise click.ClickException(f"not everything has arrived: {error}") from error
-    click.echo(msgspec.json.encode(done).decode() if as_json else _told(done))
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(_told(done))
     return 1 if done.refused else 0
 
 
@@ -85,7 +91,7 @@ async def _until_stopped(shipper: Shipper, every: float) -> int:
 
 
 def _told(done: Pass) -> str:
-    said = f"{done.files:,} files ({done.bytes:,} bytes) have arrived"
+    said = f"{plural(done.files, 'file has', 'files have')} arrived ({plural(done.bytes, 'byte')})"
     for node in done.refused:
         said += f"; nothing more of {node}: another machine uses that name"
     return said

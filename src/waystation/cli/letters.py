@@ -10,12 +10,22 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
+from waystation.cli.journal import Instant, choice
 from waystation.cli.lazy import HelpfulGroup
-from waystation.cli.options import DIRECTORY, SETTINGS, json_option
+from waystation.cli.options import DIRECTORY, SETTINGS, json_option, print_json
 from waystation.core.outcome import Reason
+from waystation.core.spoken import plural
 from waystation.errors import LocalError
-from waystation.node.letters import Described, Kind, Selection, Wish, find, select_ids, wish
+from waystation.node.letters import (
+    LATER,
+    Described,
+    Kind,
+    Selection,
+    Wish,
+    find,
+    select_ids,
+    wish,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,9 +59,13 @@ def _selecting(kind: Kind) -> Callable[[Command], Command]:
             ),
         ]
         if kind == "dead":
-            reasons = click.Choice([reason.value for reason in Reason])
             options.append(
-                click.option("--reason", type=reasons, help="Only what ended for this reason.")
+                click.option(
+                    "--reason",
+                    metavar="REASON",
+                    type=choice(Reason),
+                    help="Only what ended for this reason, such as EXPIRED.",
+                )
             )
         for option in reversed(options):
             command = option(command)
@@ -78,7 +92,7 @@ def letters_group(kind: Kind, help: str) -> click.Group:
             count += 1
             click.echo(_json(one) if as_json else _line(one))
         if not as_json:
-            click.echo(f"{count} messages")
+            click.echo(plural(count, "message"))
 
     @command("show", "Show messages with their routes and payloads.", _ID)
     @_selecting(kind)
@@ -93,16 +107,18 @@ def letters_group(kind: Kind, help: str) -> click.Group:
     @command("retry", "Deliver messages now, without waiting; dead letters are sent again.", _ID)
     @_selecting(kind)
     @_store
-    def retry(store: Path, **which: Any) -> None:
-        _wish(store, "retry", kind, Selection(**which))
+    @json_option
+    def retry(store: Path, as_json: bool, **which: Any) -> None:
+        _wish(store, "retry", kind, Selection(**which), as_json=as_json)
 
     give_up, remove = "Give messages up: they become dead letters.", "Remove dead letters for good."
 
     @command("drop", give_up if kind == "parked" else remove, "--older 2d")
     @_selecting(kind)
     @_store
-    def drop(store: Path, **which: Any) -> None:
-        _wish(store, "drop", kind, Selection(**which))
+    @json_option
+    def drop(store: Path, as_json: bool, **which: Any) -> None:
+        _wish(store, "drop", kind, Selection(**which), as_json=as_json)
 
     return group
 
@@ -115,16 +131,20 @@ def _check_some(store: Path, kind: Kind, selection: Selection) -> list[str]:
     found = select_ids(store, kind, selection)
     if not found:
         raise LocalError(
-            "no message of the store fits",
+            "no message in the store matches",
             rule="DU-5",
             hint=f"see `waystation {kind} list --store {store}`",
         )
     return found
 
 
-def _wish(store: Path, do: Any, kind: Kind, selection: Selection) -> None:
-    told = wish(store, Wish(do, kind, _check_some(store, kind, selection)))
-    click.echo(told or "the node does not run; it will be done when it is started")
+def _wish(store: Path, do: Any, kind: Kind, selection: Selection, *, as_json: bool) -> None:
+    ids = _check_some(store, kind, selection)
+    told = wish(store, Wish(do, kind, ids))
+    if as_json:
+        print_json({"messages": ids, "done": told is not None, "result": told or LATER})
+    else:
+        click.echo(told or LATER)
 
 
 def _instant(microseconds: int) -> str:
@@ -134,7 +154,7 @@ def _instant(microseconds: int) -> str:
 def _line(one: Described) -> str:
     why = f"  {one.reason}" if one.reason else ""
     detail = f"  {one.detail.splitlines()[0][:60]}" if one.detail else ""
-    attempts = f"  {one.attempts} attempts" if one.attempts else ""
+    attempts = f"  {plural(one.attempts, 'attempt')}" if one.attempts else ""
     return f"{one.id}  {_instant(one.queued_at)}  {one.participant}{why}{attempts}{detail}"
 
 
@@ -155,7 +175,7 @@ def _description(one: Described) -> list[str]:
         lines.append(f"  detail    {one.detail}")
     payload = one.payload[:_SHOWN]
     more = f" and {len(one.payload) - _SHOWN} more" if len(one.payload) > _SHOWN else ""
-    return [*lines, f"  payload   {len(one.payload)} bytes: {payload!r}{more}"]
+    return [*lines, f"  payload   {plural(len(one.payload), 'byte')}: {payload!r}{more}"]
 
 
 def _json(one: Described) -> str:

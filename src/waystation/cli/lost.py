@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import PLACE, SETTINGS, check_is_journal
+from waystation.cli.options import PLACE, SETTINGS, check_is_journal, json_option
 
 if TYPE_CHECKING:
     from waystation.pipeline.lost import Answer, LostCopy
@@ -77,7 +77,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
     help=f"Count instead: by {', '.join(_GROUPS)}, or several with commas.",
 )
 @click.option("--internal", is_flag=True, help="Also messages between the nodes themselves.")
-@click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, envvar="WAYSTATION_CSV", help="Print CSV only.")
 def lost(
     *,
@@ -93,7 +93,7 @@ def lost(
         raise click.UsageError("give --journal DIR or --tables DIR")
     if as_json and as_csv:
         raise click.UsageError("give --json or --csv, not both")
-    import_module("waystation.pipeline")  # raises an error that says what to install
+    import_module("waystation.pipeline").check_columns_installed()
     from waystation.pipeline.lost import (  # noqa: PLC0415
         Question,
         lost_in_journal,

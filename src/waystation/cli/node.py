@@ -16,7 +16,7 @@ import msgspec
 
 from waystation.cli.options import FILE, SETTINGS, json_option
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import metrics_option
+from waystation.cli.serving import announce, metrics_option
 from waystation.config import Plan, Problem, check_file, reload, running
 from waystation.config.running import Running
 from waystation.core.grants import action_of
@@ -168,15 +168,8 @@ def _who(text: str, tokens: Iterable[Token]) -> Who:
 
 def _announce(plan: Plan, live: Running, *, as_json: bool) -> None:
     name = plan.settings.node.name
-    urls = [listening.url for listening in live.listening]
     metrics = None if live.monitor is None else f"http://{live.monitor.place}/metrics"
-    if as_json:
-        more = {} if metrics is None else {"metrics": metrics}
-        fields = {"node": name, "listening": urls, **more}
-        click.echo(msgspec.json.encode(fields).decode())
-        return
-    if metrics is not None:
-        click.echo(f"metrics on {metrics}")
-    for url in urls:
-        click.echo(f"listening on {url}")
-    click.echo(f"node {name} is ready")
+    urls = [listening.url for listening in live.listening]
+    announce(metrics, *urls, as_json=as_json, node=name)
+    if not as_json:
+        click.echo(f"node {name} is ready")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import json
 
 from waystation.errors import LocalError, quote
 from waystation.locations import is_remote, local_directory, located
@@ -61,6 +62,11 @@ class StoredPath(LocalPath):
             return located(value)
         except LocalError as error:
             self.fail(f"{error.problem}; {error.hint}", param, ctx)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(json.encode(value).decode())
 
 
 DIRECTORY: Final = LocalPath(exists=True, file_okay=False, path_type=Path)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from waystation.cli.options import PLACE, SETTINGS, LocalPath
+from waystation.cli.options import PLACE, SETTINGS, LocalPath, json_option, print_json
 from waystation.cli.spark import progress_display
+from waystation.core.spoken import plural
 
 if TYPE_CHECKING:
     from waystation.report import Progress
@@ -48,7 +49,8 @@ Examples:
     help="HTML file to write; an existing file is replaced.",
 )
 @click.option("--title", help="Title of the report; the name of the directory by default.")
-def report(*, tables: str | Path, out: Path, title: str | None) -> None:
+@json_option
+def report(*, tables: str | Path, out: Path, title: str | None, as_json: bool) -> None:
     """Write the report."""
     from waystation.report import write_report  # noqa: PLC0415
 
@@ -59,7 +61,12 @@ def report(*, tables: str | Path, out: Path, title: str | None) -> None:
             display.update(line, completed=step.number - 1, total=step.of, done=step.stage)
 
         written = write_report(tables, out, title=title, progress=show)
-    click.echo(
-        f"wrote {written.out} ({written.bytes / 1e3:,.0f} kB): {written.nodes:,} nodes, "
-        f"{written.messages:,} messages, {written.losses:,} losses"
+    if as_json:
+        print_json(written)
+        return
+    found = (
+        plural(written.nodes, "node"),
+        plural(written.messages, "message"),
+        plural(written.losses, "loss", "losses"),
     )
+    click.echo(f"wrote {written.out} ({written.bytes / 1e3:,.0f} kB): {', '.join(found)}")

@@ -18,6 +18,7 @@ from waystation.cli.options import (
     journal_option,
     json_option,
     master_option,
+    print_json,
 )
 from waystation.cli.pipeline import seal_left
 from waystation.cli.spark import progress_display, spark_session
@@ -118,7 +119,7 @@ def _suggest(journal: Journal, *, as_json: bool) -> None:
             journal, lambda number, of: display.update(line, completed=number, total=of)
         )
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     for text in suggestion_lines(found):
         click.echo(text)

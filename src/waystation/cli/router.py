@@ -12,9 +12,10 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from waystation.cli.options import FILE, OUTPUT, SETTINGS, Numbers
+from waystation.cli.options import FILE, OUTPUT, SETTINGS, Numbers, json_option
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.cli.serving import (
+    announce,
     check_place,
     metrics_option,
     monitoring,
@@ -60,6 +61,7 @@ class Options(Struct, frozen=True, kw_only=True):
     admission: Path | None
     grants: Path | None
     verbose: bool
+    as_json: bool
 
 
 _HELP: Final = """Run a gossip router for JGroups 2.12 and 4.0 to 5.x, on one port.
@@ -184,6 +186,7 @@ Examples:
     help="Seconds that a member has to come back before the others are told that it is lost.",
 )
 @click.option("--verbose", is_flag=True, help="Log members that join and leave to stderr.")
+@json_option
 def router(**given: Any) -> None:
     """Run a gossip router."""
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
@@ -230,7 +233,7 @@ async def _serve(server: GossipServer, options: Options) -> None:
 
     with stop_signals() as stop, reloading(reload, "gossip router"):
         await server.start(options.listen)
-        async with monitoring(RouterMetrics(server), options.metrics):
-            click.echo(f"listening on {server.place}")
+        async with monitoring(RouterMetrics(server), options.metrics) as metrics:
+            announce(metrics, server.place, as_json=options.as_json)
             await stop.wait()
             await server.drain()

@@ -9,10 +9,9 @@ from collections import Counter
 from typing import Any, Final
 
 import click
-import msgspec
 from msgspec import Struct, structs
 
-from waystation.cli.options import SECONDS, SETTINGS, Numbers, json_option
+from waystation.cli.options import SECONDS, SETTINGS, Numbers, json_option, print_json
 from waystation.cli.peer import URL, node_for, payload_fields, peer_options
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Message
@@ -167,7 +166,7 @@ def _print_json(order: SendOptions, report: Report) -> None:
     replies = fields.pop("replies")
     if order.request:
         fields["answers"] = [payload_fields(reply) for reply in replies]
-    click.echo(msgspec.json.encode(fields).decode())
+    print_json(fields)
 
 
 async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from waystation.cli.options import FILE
+from waystation.cli.options import FILE, print_json
 from waystation.errors import LocalError
 from waystation.net.place import parse_place
 
@@ -71,18 +71,29 @@ def metrics_option(command: Command) -> Command:
 
 
 @asynccontextmanager
-async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
-    """Serve the metrics of a program at a place, and print it; do nothing if it is None."""
+async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[str | None]:
+    """Serve the metrics of a program at a place, and yield their URL; do nothing if it is None."""
     from waystation.net.monitor import Monitor  # noqa: PLC0415 - the live half
 
     monitor = Monitor(subject)
     if place is not None:
         await monitor.start(place)
-        click.echo(f"metrics on http://{monitor.place}/metrics")
     try:
-        yield
+        yield None if place is None else f"http://{monitor.place}/metrics"
     finally:
         monitor.close()
+
+
+def announce(metrics: str | None, *listening: str, as_json: bool, **more: Any) -> None:
+    """Print where a program listens, and where its metrics are: as lines, or as one of JSON."""
+    if as_json:
+        fields = more | {"listening": listening} if listening else more
+        print_json(fields if metrics is None else fields | {"metrics": metrics})
+        return
+    if metrics is not None:
+        click.echo(f"metrics on {metrics}")
+    for place in listening:
+        click.echo(f"listening on {place}")
 
 
 def tls_options(command: Command) -> Command:

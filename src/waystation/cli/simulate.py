@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from waystation.cli.options import OUTPUT, SETTINGS, json_option, master_option
+from waystation.cli.options import OUTPUT, SETTINGS, json_option, master_option, print_json
 from waystation.cli.spark import progress_display, spark_session
 from waystation.errors import LocalError
 
@@ -112,7 +112,7 @@ def simulate(
     seconds = time.monotonic() - start
     if as_json:
         fields = {**msgspec.to_builtins(done), "seconds": round(seconds, 3)}
-        click.echo(msgspec.json.encode(fields).decode())
+        print_json(fields)
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items())
     click.echo(f"wrote {out} in {seconds:.1f} s: {rows}")

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from waystation.cli.options import SECONDS, SETTINGS, json_option
+from waystation.cli.options import SECONDS, SETTINGS, json_option, print_json
 from waystation.cli.peer import URL, node_for, peer_options
 from waystation.core.budget import MIB
 from waystation.core.outcome import Outcome
@@ -190,7 +190,7 @@ async def _print(
     seen: Snapshot | None = await one.poll()
     while True:
         if seen is not None and as_json:
-            click.echo(msgspec.json.encode(seen).decode())
+            print_json(seen)
         elif seen is not None and view.once:
             console.print(picture(seen, one.traffic, internals=view.internals))
         elif seen is not None:

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import PLACE, SETTINGS, LocalPath, check_is_journal, json_option
+from waystation.cli.options import (
+    PLACE,
+    SETTINGS,
+    LocalPath,
+    check_is_journal,
+    json_option,
+    print_json,
+)
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
 from waystation.locations import is_remote
@@ -107,7 +113,7 @@ def why(
         id = _whole(journal, tables, beginning)
     explanation = _explained(journal, tables, id)
     if as_json:
-        click.echo(msgspec.json.encode(explanation).decode())
+        print_json(explanation)
     else:
         for line in _lines(explanation):
             click.echo(line)
@@ -176,7 +182,7 @@ def _last_loss(journal: Path | None, tables: str | Path | None, participant: str
         found = last_loss_in_tables(tables, participant)
     else:
         assert journal is not None
-        import_module("waystation.pipeline")  # raises an error that says what to install
+        import_module("waystation.pipeline").check_columns_installed()
         from waystation.pipeline.lost import Question, lost_in_journal  # noqa: PLC0415
 
         losses = lost_in_journal(str(journal), Question(participant=participant)).losses
@@ -207,7 +213,7 @@ def _list(found: list[Candidate], *, as_json: bool) -> None:
     from waystation.why.text import instant  # noqa: PLC0415
 
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     click.echo(f"{len(found)} messages are near that time; explain one with its id:")
     for one in found:

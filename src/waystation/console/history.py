@@ -81,6 +81,7 @@ class SessionSpan(Struct):
     since: int
     until: int | None = None
     ending: str = ""
+    was_lost: bool = False  # or ended in order
 
 
 class MemberSpan(Struct):
@@ -256,6 +257,7 @@ class History:
             self.sessions.setdefault(node, []).append(span)
         elif row["kind"] == "close" and span is not None:
             span.until, span.ending = row["at"], row["detail"] or row["reason"] or "closed"
+            span.was_lost = row["reason"] is not None
             del self._open[key]
         elif row["kind"] == "clock":
             columns = ("at", "session", "peer", "offset_us", "rtt_us")
@@ -331,8 +333,9 @@ class History:
                     continue
                 yield self._change(node, span.since, f"connected with {peer}")
                 if span.until is not None:
-                    words = f"lost {peer}: {span.ending}"
-                    yield self._change(node, span.until, words, bad=True)
+                    lost = f"lost {peer}: {span.ending}"
+                    words = lost if span.was_lost else f"disconnected from {peer}"
+                    yield self._change(node, span.until, words, bad=span.was_lost)
 
     def _change(self, node: str, at: int, text: str, *, bad: bool = False) -> Change:
         return Change(at - self.clock_ahead(node, at), node, text, bad)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.node.letters import (
+    LATER,
     Described,
     Kind,
     Selection,
@@ -102,9 +103,9 @@ class Letters:
         store, kind = self._stores[chosen], _kind(form)
         ids = select_ids(store, kind, _selection(form))
         if not ids:
-            raise LocalError("no message of the store fits", rule="DU-5", hint="look again")
+            raise LocalError("no message in the store matches", rule="DU-5", hint="look again")
         told = wish(store, Wish("retry" if do == "retry" else "drop", kind, ids))
-        return told or "the node does not run; it will be done when it is started"
+        return told or LATER
 
     def _chosen(self, query: Query) -> str:
         """The store that is meant: one that was named at the start, else the first of them."""

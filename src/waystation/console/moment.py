@@ -203,7 +203,7 @@ class _Then:
                 continue
             if name not in graph.boxes:
                 kind = "server" if span.role == "global" else "peer"
-                title = f"lost: {plain(span.ending)}"
+                title = f"{'lost' if span.was_lost else 'disconnected'}: {plain(span.ending)}"
                 graph.boxes[name] = NodeBox(key=name, kind=kind, state="gone", title=title)
             if graph.boxes[name].state == "gone":
                 graph.add(self._link(node, peer, span, "gone"))

@@ -41,6 +41,7 @@ HEIGHT: Final = 40
 """The height of the timeline, in units of its drawing."""
 
 _RECENT: Final = 600 * SECOND
+_BUSY: Final = 10  # much is more than one in so many of what the busiest part of the time has
 
 
 class PastRequest(Struct, frozen=True):
@@ -95,7 +96,7 @@ class Past:
         if timeline is None:
             raise LocalError("the journal is empty", rule="OB-4", hint="let a node write to it")
         span = WINDOW * asked.speed
-        at = _latest_traffic(timeline) if asked.at is None else asked.at
+        at = latest_traffic(timeline) if asked.at is None else asked.at
         at = min(max(at, timeline.first), timeline.last)
         internals = asked.options.internals
         moves = self._movements.between(at, at + span, MAX_MOVES, history, internals=internals)
@@ -116,7 +117,7 @@ class Past:
             "options": asked.options,
             "moves": moves,
             "listed": _listed(moves),
-            "changes": history.changes(at - _RECENT, at + span, LISTED, hidden),
+            "changes": history.changes(at - _RECENT, at + 1, LISTED, hidden),
             "node": node,
             "find": asked.find,
             "tables": self._tables(node, at, asked),
@@ -204,9 +205,10 @@ def _bars(timeline: Timeline, value: Callable[[Bucket], int]) -> str:
     return "".join(parts)
 
 
-def _latest_traffic(timeline: Timeline) -> int:
-    """When messages moved last, since a fleet that has ended shows little."""
-    busy = [place for place, bucket in enumerate(timeline.buckets) if bucket.messages]
+def latest_traffic(timeline: Timeline) -> int:
+    """When much moved last: of a fleet that has ended, or is idle, the end shows little."""
+    least = timeline.most / _BUSY
+    busy = [place for place, one in enumerate(timeline.buckets) if one.messages > least]
     if not busy:
         return timeline.last
     length = (timeline.last - timeline.first) / len(timeline.buckets)

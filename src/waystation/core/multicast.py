@@ -140,6 +140,17 @@ def mqtt_filter(pattern: str) -> str:
 
 
 def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> str:
+    if isinstance(partition, str):
+        partition = (partition,) if partition else ()
+    rest = partition if isinstance(partition, Iterable) else (partition,)
+    segments = (provider, broadcast, *rest)
+    for segment in segments:
+        if not isinstance(segment, str):
+            raise LocalError(
+                f"{quote(segment)} is not text",
+                rule="MC-1",
+                hint="give provider, broadcast and partition as text",
+            )
     for part in (provider, broadcast):
         if "/" in part:
             raise LocalError(
@@ -147,9 +158,7 @@ def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> st
                 rule="MC-1",
                 hint="give provider, broadcast and partition separately",
             )
-    if isinstance(partition, str):
-        partition = (partition,) if partition else ()
-    return "/".join((provider, broadcast, *partition))
+    return "/".join(segments)
 
 
 def _checked_segments(text: str) -> list[str]:

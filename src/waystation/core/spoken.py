@@ -1,4 +1,4 @@
-"""How people speak of names and addresses: those that nodes made up are told in words, or not."""
+"""How people speak of names, addresses and numbers; names that nodes made up are told in words."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ def receivers(names: Iterable[str]) -> list[str]:
     counts = Counter(spoken for name in found if (spoken := receiver(name)) != name)
     named = [name for name in dict.fromkeys(found) if receiver(name) == name]
     return named + [
-        spoken if count == 1 else f"{count:,} {spoken.removeprefix('a ')}s"
+        spoken if count == 1 else plural(count, spoken.removeprefix("a "))
         for spoken, count in counts.items()
     ]
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "node"), plural(3_412, "copy", "copies")
+    ('1 node', '3,412 copies')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -41,6 +41,7 @@ class LiveCounts:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.drops: list[Drop] = []
         self.changed_at = time.monotonic()
+        """When a message was recorded last that nodes do not send for themselves."""
         self._mark()
 
     def look(self) -> None:
@@ -49,9 +50,10 @@ class LiveCounts:
             if node not in self._readers:
                 self._readers[node] = TableReader(self._journal, MESSAGES, node, _ignore)
             for batch in self._readers[node].batches():
-                self.changed_at = time.monotonic()
-                columns = ("outcome", "reason", "onward", "message_id")
+                columns = ("outcome", "reason", "onward", "message_id", "internal")
                 for row in batch.select(columns).to_pylist():
+                    if not row["internal"]:  # a console asks nodes for as long as it runs
+                        self.changed_at = time.monotonic()
                     self._count(
                         node, row["outcome"], row["reason"], row["onward"], row["message_id"]
                     )

@@ -23,7 +23,7 @@ def parse_place(text: str) -> tuple[str, int]:
         raise LocalError(
             f"invalid address {quote(text)}",
             rule="AD-1",
-            hint="write host:port, with an IPv6 address in brackets",
+            hint="write host:port, with a port up to 65535, and an IPv6 address in brackets",
         )
     return host, int(port)
 

@@ -69,7 +69,9 @@ def reason_of(error: OSError) -> str:
     """Why the system did not do it, without the call that it refused."""
     if isinstance(error, ssl.SSLError):  # whose number is OpenSSL's and not the system's
         return str(error)
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # such as that of a resolver, which has numbers of its own
 
 
 @contextmanager

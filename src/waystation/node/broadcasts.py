@@ -98,6 +98,12 @@ class Subscription(InboxReceiver):
         await self.close()
 
     def __aiter__(self) -> Self:
+        if self._reader is not None and asyncio.current_task() is not self._reader:
+            raise LocalError(
+                f"the subscription to {quote(self.pattern)} calls its callback",
+                rule="MC-8",
+                hint="subscribe without callback= to read it",
+            )
         return self
 
     async def __anext__(self) -> Message:

@@ -13,6 +13,7 @@ from msgspec import structs
 from waystation.core.custody import Pair
 from waystation.core.expiry import LAST_INSTANT
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.spoken import plural
 from waystation.errors import DecodeError
 from waystation.node.custody_taking import arrival_of, recipient_of
 from waystation.node.letters import Wish
@@ -73,7 +74,7 @@ class Wishes:
 
     def _retry_parked(self, id: int, ids: list[str]) -> None:
         self._custody.hurry_all()
-        self._answer(id, f"{len(ids)} messages are tried now")
+        self._answer(id, plural(len(ids), "message is tried now", "messages are tried now"))
 
     def _drop_parked(self, id: int, ids: list[str]) -> None:
         fields = "pair, number, size, attempt, body"
@@ -84,12 +85,19 @@ class Wishes:
 
         def found(rows: list[ExpiredRow]) -> None:
             dropped = self._custody.end_rows(rows, Reason.REFUSED, BY_HAND)
-            self._answer(id, f"{dropped} messages are dead letters now")
+            self._answer(
+                id, plural(dropped, "message is a dead letter now", "messages are dead letters now")
+            )
 
         self._store.submit(find, found)
 
     def _drop_dead(self, id: int, ids: list[str]) -> None:
-        self._store.drop_dead(ids, lambda count: self._answer(id, f"{count} dead letters are gone"))
+        self._store.drop_dead(
+            ids,
+            lambda count: self._answer(
+                id, plural(count, "dead letter is gone", "dead letters are gone")
+            ),
+        )
 
     def _retry_dead(self, id: int, ids: list[str]) -> None:
         """Send dead letters again, one after the other in the order of their ids."""
@@ -152,7 +160,8 @@ def _told_again(sent: int, refused: list[str]) -> str:
     >>> _told_again(2, [])
     '2 messages are sent again'
     >>> _told_again(1, ["QUEUE_FULL", "QUEUE_FULL"])
-    '1 messages are sent again; 2 stay dead letters: QUEUE_FULL'
+    '1 message is sent again; 2 stay dead letters: QUEUE_FULL'
     """
-    rest = f"; {len(refused)} stay dead letters: {refused[0]}" if refused else ""
-    return f"{sent} messages are sent again{rest}"
+    again = plural(sent, "message is sent again", "messages are sent again")
+    stay = plural(len(refused), "stays a dead letter", "stay dead letters")
+    return f"{again}; {stay}: {refused[0]}" if refused else again

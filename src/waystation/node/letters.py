@@ -35,6 +35,9 @@ _QUERIES: Final = {
     "null as expiry, size, attempt, body from dead",
 }
 
+LATER: Final = "the node is not running; this will be done when it starts"
+"""What is said of a wish while nobody can carry it out."""
+
 
 class Wish(Struct, frozen=True):
     """What the node is to do with messages, by their ids."""

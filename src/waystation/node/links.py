@@ -176,6 +176,12 @@ class Links:
 
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
+        if not isinstance(text, str) or not text:
+            raise LocalError(
+                f"{quote(text)} is not the address of a peer",
+                rule="AD-1",
+                hint="write tcp://host:port; of several, one after the other",
+            )
         kind, mark, place = text.partition("://")
         if mark:
             kind = kind.partition("+")[0]  # `joynr+ws` says what it runs over, too
@@ -184,14 +190,14 @@ class Links:
             f"{kind}#{place}" if mark else text, self.kernel.router.types.numbers
         )
         if address.type not in self.transports:
-            names = sorted(t.type_name for t in self.transports.values())
+            some = ", ".join(sorted(t.type_name for t in self.transports.values()))
             lacks_scheme = ":" in text and "#" not in text and not mark
             raise LocalError(
                 f"no transport for the address {quote(text)}",
                 rule="AD-2",
                 hint=f"write tcp://{text}"
                 if lacks_scheme
-                else f"use one of {', '.join(names)}, or add a transport with node.use",
+                else f"write tcp://host:port, or add a transport with node.use to {some}",
             )
         if address.name.startswith("0x"):  # bytes that are not text
             raise LocalError(

@@ -34,6 +34,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
+from waystation.core.spoken import plural
 from waystation.core.tokens import Token, Tokens
 from waystation.errors import LocalError, NoReplyError, UndeliverableError, quote
 from waystation.node import keyfile
@@ -44,7 +45,7 @@ from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
 from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
-from waystation.node.policy import WAIT, Policy, Wait, check_seconds
+from waystation.node.policy import WAIT, Policy, Wait, check_policy, check_seconds
 from waystation.node.readiness import READY_TIME
 from waystation.node.receiver import NoRoom
 from waystation.node.requests import Undeliverable
@@ -114,6 +115,7 @@ class Node:
         store: str | Path | StoreSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
+        _check_options(limits, transports)
         self._kernel = kernel = Kernel(
             check_node_name(name),
             hop_limit=hop_limit,
@@ -154,7 +156,8 @@ class Node:
 
     def __repr__(self) -> str:
         kernel = self._kernel
-        what = f"{len(kernel.workers)} workers, {len(self._links.sessions)} sessions"
+        workers, sessions = len(kernel.workers), len(self._links.sessions)
+        what = f"{plural(workers, 'worker')}, {plural(sessions, 'session')}"
         return f"<Node {self.name!r}: {what}, {kernel.stage.name.lower()}>"
 
     async def __aenter__(self) -> Self:
@@ -219,6 +222,7 @@ class Node:
                 hint="give at least one name, an inbox of 1 or more, and something to call",
             )
         check_handler(handler)
+        self._check_open()
         kernel = self._kernel
         free = (kernel.free_address(name, reserved=reserved) for name in names)
         addresses = tuple(dict.fromkeys(free))
@@ -281,6 +285,7 @@ class Node:
         With `tokens` a peer proves one of its own, by its name, or else the one for everybody. By
         default those of the node are asked for.
         """
+        self._check_open()
         if self.is_hub:
             self._directory.serve()
         asked = Tokens.shared(_secret(token)) if tokens is None else Tokens(tokens)
@@ -305,6 +310,7 @@ class Node:
         participants and subscriptions there, publishes there, and asks there for participants that
         it does not know.
         """
+        self._check_open()
         return await self._links.connect(
             places, name, _secret(token), wait=wait, reconnects=keep, parent=parent
         )
@@ -580,6 +586,8 @@ class Node:
         multicast_id, onward = self._published_under(provider, broadcast, partition)
         if payload.__class__ is not bytes:
             raise not_bytes_error(payload)
+        if policy is not WAIT:
+            check_policy(policy)
         kernel = self._kernel
         if durable:
             sent = await self._send_durable(onward, _NOWHERE, payload, self.new_id(), ttl)
@@ -615,12 +623,15 @@ class Node:
         was away for `keep` seconds (DU-8). A message is acknowledged when the next one is asked
         for, or when the callback returns. `unsubscribe` ends it for good, `close` does not.
         """
-        if self._kernel.stage is not _RUNNING:
-            raise LocalError(
-                f"node {quote(self.name)} is closed", rule="MC-8", hint="subscribe before"
-            )
+        self._check_open()
         if broadcast is None:
             provider, broadcast, *partition = _topic_parts(provider)
+        if callback is not None and not callable(callback):
+            raise LocalError(
+                f"the callback {quote(callback)} is not a function",
+                rule="MC-8",
+                hint="give a function that takes a message, or read with `async for`",
+            )
         kept = None if durable is None else (durable, keep)
         subscribe = self._kernel.broadcasts.subscribe
         subscription = subscribe(provider, broadcast, partition, inbox, kept)
@@ -652,11 +663,16 @@ class Node:
         `id`. From then on some node has it until its worker has handled it, or until it expires
         (DU-1); what the policy says is not asked.
         """
-        onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
+        kind: type = route.__class__
+        onward: Any = route  # a Route; texts are looked up here, without a call
+        if kind is not Route:
+            onward = self._routes.get(route) if kind is str else None  # type: ignore[arg-type]
         if onward is None:
             onward = self._parsed(route)
         if payload.__class__ is not bytes:
             raise not_bytes_error(payload)
+        if policy is not WAIT:
+            check_policy(policy)
         kernel = self._kernel
         if durable:
             back = _NOWHERE if sender is None else self._parsed(sender)
@@ -704,6 +720,8 @@ class Node:
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
             raise not_bytes_error(payload)
+        if policy is not WAIT:
+            check_policy(policy)
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
         id = self.new_id()
@@ -740,10 +758,7 @@ class Node:
         durable message that the peer sent. Raises LocalError if the peer has no store, and
         NoReplyError if it does not answer in time: then it has the messages, or not.
         """
-        if self._kernel.stage is not _RUNNING:
-            raise LocalError(
-                f"node {quote(self.name)} is closed", rule="DU-1", hint="deposit before"
-            )
+        self._check_open()
         return await self._kernel.custody.deposits.give(session, messages, check_seconds(timeout))
 
     async def _send_durable(
@@ -909,9 +924,33 @@ class Node:
                 self._published[key] = found
         return found
 
+    def _check_open(self) -> None:
+        """Refuse what can only be begun in an event loop, by a node that is not closed."""
+        if self._kernel.stage is not _RUNNING:
+            raise LocalError(
+                f"node {quote(self.name)} is closed",
+                rule="WK-1",
+                hint="do it inside of `async with Node(…)`, or create another node",
+            )
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise LocalError(
+                f"node {quote(self.name)} is used outside of an event loop",
+                rule="WK-1",
+                hint="create it in a coroutine, `async with Node(…) as node:`, and run that with "
+                "waystation.run(main())",
+            ) from None
+
     def _parsed(self, route: str | Route) -> Route:
         if isinstance(route, Route):
             return route
+        if not isinstance(route, str):
+            raise LocalError(
+                f"{quote(route)} is not a route",
+                rule="AD-3",
+                hint="write it as text: 'hop => echo'",
+            )
         found = self._routes.get(route)
         if found is None:
             _check_route_text(route)
@@ -938,11 +977,31 @@ def _check_route_text(route: str) -> None:
         raise LocalError(
             f"the route {quote(route)} has '->' in it", rule="AD-3", hint=f"write {quote(fixed)}"
         )
+    for part in route.split("=>"):
+        if "://" in part and "#" not in part:
+            fixed = part.strip().replace("://", "#", 1)
+            raise LocalError(
+                f"the route {quote(route)} has a URL in it", rule="AD-3", hint=f"write {fixed}"
+            )
+
+
+def _check_options(limits: object, transports: object) -> None:
+    """Refuse what is of another type, which would be noticed much later."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise LocalError(
+            f"{quote(limits)} are no limits", rule="WK-6", hint="write Limits(sessions=500)"
+        )
+    if transports is not None and not isinstance(transports, Iterable):
+        raise LocalError(
+            f"the transports are a list, not {quote(transports)}",
+            rule="AD-2",
+            hint="write transports=[Tcp()]",
+        )
 
 
 def _topic_parts(topic: str) -> list[str]:
     """The segments of a topic in one text."""
-    parts = topic.split("/")
+    parts = topic.split("/") if isinstance(topic, str) else ()
     if len(parts) < 2:
         raise LocalError(
             f"the topic {quote(topic)} does not name a broadcast",
@@ -955,4 +1014,6 @@ def _topic_parts(topic: str) -> list[str]:
 def _secret(token: str | bytes | None) -> bytes | None:
     if token is None or isinstance(token, bytes):
         return token
+    if not isinstance(token, str):
+        raise LocalError("the token is not text", rule="WK-9", hint="give text or bytes")
     return token.encode()

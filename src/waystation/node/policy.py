@@ -61,5 +61,15 @@ def check_seconds(seconds: float) -> float:
     if isinstance(seconds, int | float) and 0 <= seconds < 10**9:
         return seconds
     raise LocalError(
-        f"invalid timeout {quote(seconds)}", rule="WK-6", hint="give seconds from 0 on"
+        f"invalid number of seconds {quote(seconds)}", rule="WK-6", hint="give 0 or more"
     )
+
+
+def check_policy(policy: Policy) -> None:
+    """Raise a LocalError that says what to write, if that is no policy."""
+    if not isinstance(policy, Policy):
+        raise LocalError(
+            f"{quote(policy)} is not a policy",
+            rule="WK-6",
+            hint="give WAIT, FAIL, Wait(seconds) or Queue(seconds)",
+        )

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from waystation.errors import LocalError, quote
+
 T = TypeVar("T")
 
 
@@ -19,6 +21,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     >>> run(main())
     42
     """
+    if callable(main):
+        raise LocalError(
+            f"{quote(main)} is a function, not what a call of it gives",
+            rule="WK-1",
+            hint="write waystation.run(main())",
+        )
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

@@ -107,19 +107,26 @@ _HOME: Final = {
 _MODULES: Final = {name: module for module, names in _HOME.items() for name in names}
 
 
-def check_installed(*packages: str) -> None:
+def check_installed(extra: str, *packages: str) -> None:
     """Raise an error that says what to install, unless these packages are there."""
-    if not all(map(find_spec, packages)):
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
         raise LocalError(
-            "the pipeline needs PySpark, pyarrow and pandas, which are not all installed",
+            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            "not installed",
             rule="SP-4",
-            hint="pip install 'waystation[spark]'",
+            hint=f"pip install 'waystation[{extra}]'",
         )
 
 
 def check_spark_installed() -> None:
     """Raise an error that says what to install, unless all that Spark needs is there."""
-    check_installed("pyspark", "pyarrow", "pandas")
+    check_installed("spark", "pyspark", "pyarrow", "pandas")
+
+
+def check_columns_installed() -> None:
+    """Raise an error that says what to install, unless all that needs no Spark works."""
+    check_installed("journal", "pyarrow", "numpy")
 
 
 def __getattr__(name: str) -> Any:
@@ -128,6 +135,3 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_spark_installed()
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-check_installed("pyarrow", "numpy")  # without which nothing in this package works

@@ -147,9 +147,10 @@ def band_keys(bins: Bins) -> list[Key]:
 def spread(
     bars: Sequence[Bar], label: str, caption: str, narrow: Narrowed = list
 ) -> Figure | Words:
-    """Numbers side by side; where all is in one place, a picture says no more than its caption."""
-    if sum(number > 0 for _, number, _ in bars) < 2:
-        return Words(caption)
+    """Numbers side by side; where all are in one group, words say as much as a picture."""
+    groups = [name for name, number, _ in bars if number > 0]
+    if len(groups) < 2:
+        return Words(f"{caption} All are in one group: {groups[0]}." if groups else caption)
 
     def draw(width: int) -> Markup:
         return columns(bars if width > NARROW else narrow(bars), width, label)

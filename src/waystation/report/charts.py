@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 from markupsafe import Markup
 from msgspec import Struct
 
+from waystation.core.spoken import plural
 from waystation.report.numbers import (
     count,
     duration,
-    plural,
     round_duration,
     round_ticks,
     share,

@@ -30,9 +30,11 @@ def incidents(facts: Facts, tables: str | Path) -> Section:
         cards = Cards(tuple(_card(incident, tables) for incident in found[:CARDS]))
         blocks = (cards, _grid(found)) if len(found) > CARDS else (cards,)
     elif found is None:
-        blocks = (Words("The tables have no incidents: build them again, and the page has them."),)
+        blocks = (
+            Words("These tables were built without incidents; build them again to see them here."),
+        )
     else:
-        blocks = (Words("Nothing went wrong that the tables could tell.", "good"),)
+        blocks = (Words("As far as the tables show, nothing went wrong.", "good"),)
     return Section(
         "incidents",
         "Incidents",

@@ -97,15 +97,6 @@ def size_said(size: int) -> str:
     return f"{size} B"
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun.
-
-    >>> plural(1, "node"), plural(3_412, "copy", "copies")
-    ('1 node', '3,412 copies')
-    """
-    return f"{count(number)} {one if number == 1 else many or one + 's'}"
-
-
 def buckets_of(microseconds: Any) -> Any:
     """The bucket of each duration in an array; all below a microsecond are in the first."""
     return np.floor(np.log10(np.maximum(microseconds, 1)) * BUCKETS).astype(np.int64)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from waystation.core.spoken import plural
 from waystation.report.blocks import Finding, Tile
 from waystation.report.facts import Facts
-from waystation.report.numbers import count, plural, share, short
+from waystation.report.numbers import count, share, short
 from waystation.report.svg import named
 from waystation.report.verdicts import how_it_went
 from waystation.report.words import LOSSES, REASONS
@@ -99,7 +100,7 @@ def _incidents(facts: Facts) -> Iterator[Finding]:
 
 def _verdicts(facts: Facts) -> Iterator[Finding]:
     for verdict, told in (
-        ("missing", "missing that the rules require"),
+        ("missing", "required by the rules, but missing"),
         ("unexpected", "that the rules do not require"),
         ("different", "that differ from the rules"),
     ):
@@ -125,7 +126,7 @@ def _lost(facts: Facts) -> Iterator[Finding]:
         reason = _largest(lost)
         between = f", {count(facts.hops.internal)} more between nodes themselves"
         yield Finding(
-            f"{plural(lost.total(), 'copy', 'copies')} did not reach whom they were for, most for "
+            f"{plural(lost.total(), 'copy', 'copies')} never reached the receiver, most for "
             f"{reason} ({LOSSES.get(reason, 'not a known reason')}, {count(lost[reason])})"
             f"{between if facts.hops.internal else ''}.",
             "drops",
@@ -133,7 +134,7 @@ def _lost(facts: Facts) -> Iterator[Finding]:
     if facts.hops.unknown:
         copies = plural(facts.hops.unknown, "copy", "copies")
         yield Finding(
-            f"What became of {copies} is unknown: the record of the next node does not tell.",
+            f"What became of {copies} is unknown: the record of the next node does not say.",
             "topology",
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from waystation.core.spoken import plural
 from waystation.report.blocks import (
     Branch,
     Cell,
@@ -24,7 +25,7 @@ from waystation.report.blocks import (
 from waystation.report.changes import AGES, KINDS, LATER, QUIET, Entry
 from waystation.report.charts import Bar, Series, stacked_bars
 from waystation.report.facts import Facts
-from waystation.report.numbers import count, duration, plural, share
+from waystation.report.numbers import count, duration, share
 from waystation.report.svg import named
 from waystation.report.times import moment, width_said
 from waystation.report.traffic import name_cell, number_cell

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from waystation.core.spoken import plural
 from waystation.report.blocks import (
     Branch,
     Figure,
@@ -17,7 +18,7 @@ from waystation.report.blocks import (
 )
 from waystation.report.facts import Facts
 from waystation.report.hops import WIDEST
-from waystation.report.numbers import count, plural, share
+from waystation.report.numbers import count, share
 from waystation.report.traffic import name_cell, number_cell
 from waystation.report.words import why_command
 
@@ -108,7 +109,7 @@ def _patterns(facts: Facts) -> list[Grid | Words]:
     rows = tuple((name_cell(pattern), number_cell(n, n / most)) for pattern, n in facts.patterns)
     grid = Grid(
         "Patterns with the most receivers at the end",
-        (("pattern", "name"), ("receivers, node by node", "number")),
+        (("pattern", "name"), ("receivers at all nodes together", "number")),
         rows,
         top(len(rows), facts.pattern_count, "patterns"),
     )

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Final
 
+from waystation.core.spoken import plural
 from waystation.pipeline.kernels.health import NO_TYPE
 from waystation.report.blocks import Figure, Key, Section, Words, figure, spread
 from waystation.report.charts import Range, ranges
@@ -15,7 +16,6 @@ from waystation.report.numbers import (
     bucket_middle,
     duration,
     percentile,
-    plural,
     round_duration,
 )
 

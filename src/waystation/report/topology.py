@@ -14,10 +14,11 @@ import numpy as np
 from markupsafe import Markup
 from msgspec import Struct
 
+from waystation.core.spoken import plural
 from waystation.report.arrays import BROADCAST, ELSEWHERE, PLACES
 from waystation.report.facts import Facts, Load
 from waystation.report.layout import positions
-from waystation.report.numbers import count, plural, share
+from waystation.report.numbers import count, share
 from waystation.report.svg import WHOLE, hint, named, picture, tag, text_width
 
 _FOREIGN: Final = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from waystation.core.spoken import plural
 from waystation.report.blocks import Cell, Figure, Grid, Key, Section, Words, band_keys, figure, top
 from waystation.report.charts import (
     HEATS,
@@ -19,7 +20,6 @@ from waystation.report.numbers import (
     count,
     duration,
     percentile,
-    plural,
     share,
     size_said,
 )
@@ -169,7 +169,7 @@ def drops(facts: Facts) -> Section:
     label = f"Drops over time by reason: {', '.join(ordered)}"
     caption = f"One bar per {width_said(facts.bins.width)}, times in UTC."
     if facts.fine:
-        caption += " Counted from the paths of messages, for the span is short."
+        caption += " Counted from the paths of messages, since the time range is short."
     blocks: list[Figure | Words] = [
         figure(lambda width: stacked_bars(facts.bins, series, width, label), legend, caption)
     ]

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from waystation.core.spoken import plural
 from waystation.report.arrays import Found
 from waystation.report.blocks import Branch, Cell, Grid, Section, Tree, Words, top
 from waystation.report.facts import Ending, Facts, Judgement
-from waystation.report.numbers import count, plural, share
+from waystation.report.numbers import count, share
 from waystation.report.svg import named
 from waystation.report.traffic import name_cell, number_cell
 from waystation.report.words import REASONS, VERDICTS, reason_colour, why_command

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from waystation.core.spoken import plural
 from waystation.report.blocks import Cell, Grid, Section, Words
 from waystation.report.facts import Facts, Fate
-from waystation.report.numbers import count, plural
+from waystation.report.numbers import count
 from waystation.report.words import LOSSES, why_command
 
 _DELIVERED: Final = "DELIVERED"
@@ -18,9 +19,9 @@ _DROPPED: Final = "DROPPED"
 VERDICTS: Final = {
     "saved": "it was lost, and would have arrived",
     "lost": "it arrived, and would not have",
-    "moved": "it would have ended elsewhere or otherwise",
+    "moved": "it would have ended elsewhere or in another way",
     "void": "it answers a request that would have ended otherwise",
-    "unknown": "the records do not tell",
+    "unknown": "the records do not say",
     "same": "nothing would have been different",
 }
 """What each verdict means, in the order in which they are shown."""
@@ -51,7 +52,7 @@ def _said(fates: Iterable[Fate]) -> str:
         f"{count(found['saved'])} of {plural(found['before'], 'lost message')} would have arrived"
     )
     others = (
-        f"{count(found['lost'])} others would not"
+        plural(found["lost"], "other would not", "others would not")
         if found["lost"]
         else "no other would have been lost"
     )
@@ -78,7 +79,10 @@ def _ends(fates: Iterable[Fate]) -> Grid:
         )
         for end in ends
     )
-    note = "without those of which the records do not tell, and without answers to other requests"
+    note = (
+        "without messages for which the records do not say, and without answers to requests "
+        "that would have ended otherwise"
+    )
     return Grid("Before and after", columns, rows, note)
 
 

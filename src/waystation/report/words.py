@@ -36,7 +36,7 @@ VERDICTS: Final = {
 
 ENDS: Final = {
     "renewed": "renewed at the same address",
-    "ended": "a local one ended",
+    "ended": "a local entry ended",
     "moved": "moved to another address",
     "replaced": "replaced",
     "removed": "removed",

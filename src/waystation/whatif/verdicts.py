@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from waystation.core.outcome import Outcome
+from waystation.core.spoken import plural
 from waystation.whatif.changes import Changes
 from waystation.whatif.copies import UNKNOWN, End, Told
 from waystation.whatif.stories import best
@@ -137,18 +138,19 @@ class Sentence(Struct, frozen=True):
     unknown: int
 
     def __str__(self) -> str:
-        saved = f"{self.saved:,} of {self.lost_before:,} lost messages would have arrived"
+        before = plural(self.lost_before, "lost message")
+        saved = f"{self.saved:,} of {before} would have arrived"
         parts = [f"If {self.change}: {saved}"]
         if self.lost:
-            parts.append(f"{self.lost:,} others would not")
+            parts.append(plural(self.lost, "other would not", "others would not"))
         else:
             parts.append("no other would have been lost")
         if self.moved:
-            parts.append(f"{self.moved:,} would have ended elsewhere or otherwise")
+            parts.append(f"{self.moved:,} would have ended elsewhere or in another way")
         if self.void:
-            parts.append(f"{self.void:,} answers would have been others")
+            parts.append(f"{plural(self.void, 'answer')} would have been different")
         if self.unknown:
-            parts.append(f"of {self.unknown:,} the records do not tell")
+            parts.append(f"for {self.unknown:,} the records do not say")
         return "; ".join(parts) + "."
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Final
 
 from waystation.core.multicast import Subscriptions
 from waystation.core.outcome import Outcome
+from waystation.core.spoken import plural
 from waystation.core.visits import VANISHED, Fate, Loss, Trace, Visit
 from waystation.core.visits import Step as VisitStep
 from waystation.why.claims import cause_of_end
@@ -102,7 +103,7 @@ def summary(trace: Trace, causes: list[str | None] | None = None) -> str:
     if is_tunnelled(trace.visits[0]):
         return tunnel_summary(trace, causes[loss.visit] if loss is not None else None)
     if loss is not None:
-        others = f"; delivered to {_count(trace.delivered, 'other')}" * bool(trace.delivered)
+        others = f"; delivered to {plural(trace.delivered, 'other')}" * bool(trace.delivered)
         return _lost(trace, loss, causes[loss.visit]) + others
     if trace.outcome == Outcome.DELIVERED:
         where = ", ".join(
@@ -110,7 +111,7 @@ def summary(trace: Trace, causes: list[str | None] | None = None) -> str:
                 v.node for v in trace.visits for _, fate in v.told() if fate == "delivered"
             )
         )
-        hops = f" and {_count(trace.hops, 'hop')}" * bool(trace.hops)
+        hops = f" and {plural(trace.hops, 'hop')}" * bool(trace.hops)
         return f"delivered at {where} after {span(trace.latency)}{hops}"
     if trace.outcome == Outcome.FORWARDED:
         return _last_seen(trace)
@@ -177,11 +178,11 @@ def _notes(source: Source, trace: Trace) -> Iterator[str]:
         yield f"{len(trace.losses)} went without: {_listed(names) or 'nobody is named'}"
     elsewhere = trace.outcome != Outcome.FORWARDED
     if trace.left_fleet > (not elsewhere):
-        yield f"{_count(trace.left_fleet, 'copy', 'copies')} left the fleet"
+        yield f"{plural(trace.left_fleet, 'copy', 'copies')} left the fleet"
     if trace.unknown_copies and (elsewhere or trace.unknown_copies > 1):
-        yield f"what became of {_count(trace.unknown_copies, 'copy', 'copies')} is unknown"
+        yield f"what became of {plural(trace.unknown_copies, 'copy', 'copies')} is unknown"
     if trace.waiting and trace.outcome != Outcome.QUEUED:
-        yield f"{_count(trace.waiting, 'copy', 'copies')} still waiting when the journal ends"
+        yield f"{plural(trace.waiting, 'copy', 'copies')} still waiting when the journal ends"
     if trace.looped:
         yield "it arrived twice at the same node along the same route: a loop"
 
@@ -190,12 +191,8 @@ def _answered(source: Source, trace: Trace, id: str) -> str:
     answer = source.answer(trace)
     told = f", {summary(answer)}" if answer is not None else ""
     ways = {True: ", by the same nodes", False: ", by other nodes", None: ""}[trace.symmetric]
-    more = f"; {_count(trace.legs - 2, 'more answer')} followed" * (trace.legs > 2)
+    more = f"; {plural(trace.legs - 2, 'more answer')} followed" * (trace.legs > 2)
     return f"answered by {id}{told}{ways}{more}"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _listed(names: list[str], most: int = 5) -> str:

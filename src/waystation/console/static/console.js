@@ -68,6 +68,14 @@ function markView(path) {
     if (here) document.title = `${link.textContent} – Waystation console`;
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
+  showCurrent();
+}
+
+// On a phone the row of views scrolls: the one that is shown has to be in sight.
+function showCurrent() {
+  const link = document.querySelector("nav [aria-current]");
+  const row = link?.closest("nav");
+  if (row) row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
 }
 
 async function showRows(url) {
@@ -290,10 +298,16 @@ function fitScale({ map, width, height }) {
   return Math.min(1.25, map.clientWidth / width, (innerHeight * 0.6) / height);
 }
 
+// What does not fit legibly has to be moved up and down anyway: then it takes the width there is.
+function firstScale(parts) {
+  const fit = fitScale(parts);
+  return fit < READABLE ? Math.max(READABLE, Math.min(1, parts.map.clientWidth / parts.width)) : fit;
+}
+
 function applyView() {
   const parts = mapParts();
   if (!parts || !parts.map.clientWidth) return;
-  const scale = seenPart.scale || Math.max(fitScale(parts), READABLE);
+  const scale = seenPart.scale || firstScale(parts);
   const across = parts.map.clientWidth;
   const down = Math.max(60, Math.min(innerHeight * 0.6, parts.height * scale));
   const [wide, tall] = [across / scale, down / scale];
@@ -645,6 +659,7 @@ document.addEventListener("submit", (event) => {
 
 addEventListener("pageshow", (event) => event.persisted && listen());
 applyView();
+showCurrent();
 enterView({ isDrawn: true });
 watchShownMessage();
 listen();
