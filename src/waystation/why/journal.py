@@ -7,13 +7,11 @@ up to the moment when the message arrived, as far as they concern the message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.corrections import (
     Link,
-    Measured,
     corrections,
     groups_of,
     hour_of,
@@ -287,16 +285,7 @@ class _Clocks:
 
     @cached_property
     def _by_hour(self) -> dict[int, list[Link]]:
-        return links_by_hour(self._measured())
-
-    def _measured(self) -> Iterator[Measured]:
-        columns = ("at", "session", "peer", "offset_us", "rtt_us")
-        with ThreadPoolExecutor() as threads:
-            found = list(threads.map(self._lookup.sessions, self._lookup.nodes))
-        for node, rows in zip(self._lookup.nodes, found, strict=True):
-            for row in rows:
-                if row["kind"] == "clock":
-                    yield Measured(node, *(row[column] for column in columns))
+        return links_by_hour(self._lookup.measured())
 
 
 class _Roles:
