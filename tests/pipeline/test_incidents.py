@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from waystation.pipeline.inprocess import survey, survey_of
+from waystation.pipeline.inprocess import nodes_of, survey, survey_of
+from waystation.pipeline.listing import EVERYTHING, list_journal
 from waystation.pipeline.lost import Question, lost_in_journal
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import CellWriter, prepare
@@ -74,7 +76,8 @@ def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:
     names = sorted({loss.recipient for loss in every if loss.recipient is not None})
     compared = 0
     for name in names[::5]:
-        alone = survey_of(journal, name)
+        data = list(nodes_of(list_journal(journal, EVERYTHING), EVERYTHING))
+        alone = survey_of(data, name)
         assert alone is not None
         found = {(one.loss.message_id, one.loss.origin, one.cause) for one in alone.found.losses}
         assert found == {
@@ -85,3 +88,18 @@ def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:
     question = Question(participant=names[0], internal=True)
     as_a_whole = lost_in_journal(journal, question).losses
     assert lost_in_journal(journal, question, large=0).losses == as_a_whole
+
+
+def test_a_subscriber_is_told_what_it_may_have_missed_without_reading_the_rest(
+    tmp_path: Path,
+) -> None:
+    journal = str(written(tmp_path / "journal", Fleet(9, 150, 3_000, seed=3)))
+    files = Path(journal).glob("subscriptions/node=*/*.parquet")
+    ears = {name for file in files for name in pq.read_table(file)["receiver"].to_pylist()}
+    missed = 0
+    for name in sorted(ears)[::12]:
+        question = Question(participant=name, internal=True)
+        told = lost_in_journal(journal, question, large=0).losses
+        assert told == lost_in_journal(journal, question).losses
+        missed += sum(loss.may_have_missed for loss in told)
+    assert missed > 0
