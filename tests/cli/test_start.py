@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.why.fleets import MadeUp, write_journal
 from waystation.node import Node
 from waystation.testing import async_test
 
@@ -103,6 +104,15 @@ def test_who_reads_a_journal_needs_nothing_of_the_live_half(
     assert "pyarrow" in modules
     unused = set() if command == "lost" else {"numpy"}
     assert modules & (NEVER | LIVE | unused) == set()
+
+
+@pytest.mark.rule("TM-3")
+def test_why_takes_numpy_only_where_the_traffic_must_tell_of_clocks(tmp_path: Path) -> None:
+    """Nothing measured these clocks, so that messages between the nodes are read by columns."""
+    journal = MadeUp(11, 40, measured=False).journal()
+    write_journal(tmp_path, journal)
+    id = journal["messages"][5]["message_id"]
+    assert "numpy" in imported("why", id, "--journal", str(tmp_path))
 
 
 def test_why_finds_the_last_loss_although_that_takes_numpy(journal: tuple[str, str]) -> None:

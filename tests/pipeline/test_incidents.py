@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.journal.test_damage import damage_second_batch
 from tests.journal.test_recovery import left_tail
 from tests.pipeline.small import put_rows, row
 from waystation.journal.seal import seal_all_left
-from waystation.pipeline.inprocess import listed, survey, survey_of
+from waystation.pipeline.inprocess import listed, nodes_of, survey, survey_of
+from waystation.pipeline.listing import EVERYTHING
 from waystation.pipeline.lost import LARGE, Question, lost_in_journal
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import CellWriter, prepare
@@ -81,7 +83,7 @@ def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:
     names = sorted({loss.recipient for loss in every if loss.recipient is not None})
     compared = 0
     for name in names[::5]:
-        alone = survey_of(listed(journal), name)
+        alone = survey_of(list(nodes_of(listed(journal), EVERYTHING)), name)
         assert alone is not None
         found = {(one.loss.message_id, one.loss.origin, one.cause) for one in alone.found.losses}
         assert found == {
@@ -139,3 +141,18 @@ def test_what_may_be_in_the_damaged_part_of_a_tail_is_not_lost(
     assert answer.losses == []
     [way] = explain(tmp_path, SENT).ways
     assert (way.outcome, way.unknown_copies) == ("FORWARDED", 1)
+
+
+def test_a_subscriber_is_told_what_it_may_have_missed_without_reading_the_rest(
+    tmp_path: Path,
+) -> None:
+    journal = str(written(tmp_path / "journal", Fleet(9, 150, 3_000, seed=3)))
+    files = Path(journal).glob("subscriptions/node=*/*.parquet")
+    ears = {name for file in files for name in pq.read_table(file)["receiver"].to_pylist()}
+    missed = 0
+    for name in sorted(ears)[::12]:
+        question = Question(participant=name, internal=True)
+        told = lost_in_journal(journal, question, large=0).losses
+        assert told == lost_in_journal(journal, question).losses
+        missed += sum(loss.may_have_missed for loss in told)
+    assert missed > 0

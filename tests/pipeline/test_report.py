@@ -367,7 +367,7 @@ def test_the_page_begins_with_who_is_missing(tmp_path: Path) -> None:
         ],
     )
     page = page_of(tables, tmp_path / "report.html")
-    said = "2 of 6 nodes, complete until 2026-01-01 00:01:00; no record of "
+    said = "2 of 6 nodes, complete until 2026-01-01 00:01:00 UTC; no record of "
     assert said in Reader(page).text
     assert "&lt;b&gt;\\u202e2 and 1 more</p>" in page
     assert page.index(said) < page.index("<nav")

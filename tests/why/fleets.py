@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from tests.core.journeys import BEGIN, MINUTE, NODES, SECOND, SHORT, SILENT, Journey, role_of
 from tests.pipeline.small import put_rows
-from waystation.core.corrections import HOUR, TRAFFIC, Link, corrections
+from waystation.core.corrections import HOUR, TRAFFIC, Link, Measured, corrections
 from waystation.core.coverage import Life
 from waystation.core.visits import Step
 from waystation.pipeline.inprocess import plain_rows
@@ -232,6 +232,15 @@ class InMemory(MessageLookup):
 
     def lives(self, node: str) -> list[Life]:
         return self._lives[node]
+
+    def measured(self) -> list[Measured]:
+        columns = ("at", "session", "peer", "offset_us", "rtt_us")
+        return [
+            Measured(node, *(row[column] for column in columns))
+            for node in self.nodes
+            for row in self._kept["sessions", node]
+            if row["kind"] == "clock"
+        ]
 
     def estimates(self, measured: Mapping[int, list[Link]], hour: int) -> list[Link]:
         del measured

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -54,6 +54,7 @@ COMMANDS: Final = tuple(sorted(name for commands in HEADINGS.values() for name i
 
 _ON_SPARK: Final = ("demo", "pipeline", "simulate")
 _WITHOUT_NUMPY: Final = ("journal", "why")
+_HIDES_NOTHING: Final = "_WAYSTATION_HIDES_NOTHING"
 _HELP: Final = """Route messages between nodes, and record every hop.
 
 \b
@@ -84,14 +85,17 @@ def waystation(context: click.Context) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and end the process with its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if arguments is None:
-        _hide_unused(given)
+    hidden = _hide_unused(given) if arguments is None else frozenset()
     _print_error = partial(print_error, as_json=wants_json(given))
     try:
         code = waystation.main(arguments, prog_name="waystation", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: print its help
         click.echo(error.ctx.get_help())
         sys.exit(0)
+    except ModuleNotFoundError as error:
+        if error.name not in hidden:
+            raise
+        _start_again()
     except click.UsageError as error:
         sys.exit(_print_error(error.format_message(), f"try `{_help_command(error)}`", 2))
     except click.ClickException as error:
@@ -116,8 +120,19 @@ class _Hidden:
             raise ModuleNotFoundError(f"{fullname} is not used here", name=fullname)
 
 
-def _hide_unused(arguments: list[str]) -> None:
+def _start_again() -> NoReturn:
+    """Run the same command anew with nothing hidden: its data needs what it hardly ever needs.
+
+    It has printed nothing yet. A package cannot be shown later: pyarrow looks for numpy once.
+    """
+    os.environ[_HIDES_NOTHING] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
+def _hide_unused(arguments: list[str]) -> frozenset[str]:
     """Hide pandas from this process unless the command uses Spark, and numpy from some commands.
+
+    Returns what is hidden.
 
     If pandas is installed, pyarrow imports it when it converts its first value, as every comparison
     with a constant and the import of `pyarrow.dataset` do: a quarter of a second, of one that
@@ -129,8 +144,11 @@ def _hide_unused(arguments: list[str]) -> None:
     hidden = set() if command in _ON_SPARK else {"pandas"}
     if command in _WITHOUT_NUMPY and not _finds_losses(arguments):
         hidden.add("numpy")
+    if os.environ.get(_HIDES_NOTHING):
+        hidden.clear()
     if hidden:
         sys.meta_path.insert(0, _Hidden(frozenset(hidden)))
+    return frozenset(hidden)
 
 
 def _finds_losses(arguments: Sequence[str]) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -35,6 +38,7 @@ Examples:
 _GROUPS: Final = (
     *("reason", "node", "participant", "topic", "incident", "cause", "sender", "hour", "day"),
 )
+_INDENT: Final = "    "
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -184,35 +188,56 @@ def _lines(answer: Answer, by: tuple[str, ...] | None, participant: str | None) 
     if by is not None:
         yield from _table([(*by, "lost"), *((*key, f"{n:,}") for key, n in _counted(sure, by))])
         return
-    yield from _table(
-        [
-            ("time (UTC)", "reason", "for", "at", "message", "why"),
-            *(
-                (
-                    _text(loss.event_time) or "",
-                    loss.reason,
-                    _whom(loss),
-                    loss.node,
-                    loss.message_id,
-                    loss.cause,
-                )
-                for loss in answer.losses
-            ),
-        ]
-    )
+    yield from _listed(answer.losses, _terminal_width())
     yield ""
+    yield from _incidents(answer)
+
+
+def _listed(losses: list[LostCopy], width: int | None) -> Iterator[str]:
+    """A line for each loss; a few for each if a line would not fit into a terminal's width."""
+    head = ("time (UTC)", "reason", "for", "at", "message", "why")
+    rows = [
+        (
+            _text(loss.event_time) or "",
+            loss.reason,
+            _whom(loss),
+            loss.node,
+            loss.message_id,
+            loss.cause,
+        )
+        for loss in losses
+    ]
+    lines = list(_table([head, *rows]))
+    if width is None or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    for at, reason, whom, node, id, cause in rows:
+        for text, indent in ((f"{at}  {reason}  for {whom} at {node}", ""), (id, _INDENT)):
+            yield from wrap(text, width, initial_indent=indent, subsequent_indent=_INDENT)
+        yield from wrap(cause, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+
+
+def _terminal_width() -> int | None:
+    """How many characters fit into a line; None where nothing is cut or wrapped, as in a pipe."""
+    return get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _incidents(answer: Answer) -> Iterator[str]:
+    """The incidents behind these losses, each with how many of these it explains."""
+    behind = Counter(loss.incident_id for loss in answer.losses)
     for incident in answer.incidents:
-        when, cost = _clock(incident.started), f"{incident.lost:,} lost"
-        yield f"{when} {incident.kind}: {incident.cause} ({cost})"
+        cost = f"{behind[incident.incident_id]:,} of these"
+        yield f"{_clock(incident.started)} {incident.kind}: {incident.cause} ({cost})"
 
 
 def _how_to_explain(answer: Answer, journal: str | Path | None, tables: str | Path | None) -> str:
     """The command that explains the last loss; `why` does not read journals in stores."""
-    why = f"waystation why {answer.losses[-1].message_id[:8]}"
+    why = f"waystation why {answer.losses[-1].message_id}"
+    place = shlex.quote(str(tables if journal is None else journal))
     if isinstance(journal, str):
-        build = f"waystation pipeline build --journal {journal} --out TABLES"
+        build = f"waystation pipeline build --journal {place} --out TABLES"
         return f"{build}, then {why} --tables TABLES"
-    return f"{why} --tables {tables}" if journal is None else f"{why} --journal {journal}"
+    return f"{why} --{'tables' if journal is None else 'journal'} {place}"
 
 
 def _whom(loss: LostCopy) -> str:
@@ -255,4 +280,4 @@ def _text(at: int | None) -> str | None:
 
 
 def _clock(at: int) -> str:
-    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S")
+    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -167,8 +167,10 @@ def _near(
         assert tables is not None
         found = near_in_tables(tables, participant, at)
     if not found:
+        from waystation.why.text import instant  # noqa: PLC0415
+
         raise LocalError(
-            f"no message for {participant} within five minutes of that time",
+            f"no message for {participant} within five minutes of {instant(at)}",
             rule="OB-4",
             hint="see `waystation lost --participant NAME` for what was lost and when",
         )

@@ -37,11 +37,16 @@ def is_changed(path: Path) -> bool:
     Raises OSError if it cannot be read.
     """
     with path.open("rb") as file:
-        place = _place(file)
-        if place is None:
-            return False
-        file.seek(place)
-        return file.read(_DIGITS) != _checksum(file, place)
+        return differs(file)
+
+
+def differs(file: BinaryIO) -> bool:
+    """The same of a file that is open, or of all of its bytes."""
+    place = _place(file)
+    if place is None:
+        return False
+    file.seek(place)
+    return file.read(_DIGITS) != _checksum(file, place)
 
 
 def _place(file: BinaryIO) -> int | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from heapq import merge
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from waystation.journal.checksum import is_changed
+from waystation.journal.checksum import differs, is_changed
 from waystation.journal.frames import Damage, Frame, read_frames
 from waystation.journal.layout import (
     OLD_TAIL,
@@ -77,6 +78,8 @@ LAST_SEQ: Final = b"waystation.last_seq"
 _BEGINNING: Final[Position] = (-1, -1)
 _MAX_LISTINGS: Final = 100  # files come and go during a read; then the directory is listed again
 
+
+_SMALL: Final = 2**20  # bytes of a file that is read as a whole
 
 _LOOKS: Final = 5  # at a tail that ends in the middle of a batch, before that is reported
 _BETWEEN_LOOKS: Final = 0.02  # seconds
@@ -261,14 +264,20 @@ def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
     return counting, covered
 
 
-def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a sealed file, checksums verified; raises one of UNREADABLE.
+def read_sealed(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a sealed file, or some columns of them, checksums verified.
 
-    A row group that cannot be read costs no other: the error is raised after the last one (OB-9).
+    Raises one of UNREADABLE. A row group that cannot be read costs no other: the error is raised
+    after the last one (OB-9). Of `columns` those that the file lacks are left out.
     """
-    damaged = ["its checksum is wrong, so rows may be missing or changed"] * is_changed(path)
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        yield from _each_group(file.num_row_groups, partial(_read_row_group, file), damaged)
+    source, changed = _checked(path)
+    damaged = ["its checksum is wrong, so rows may be missing or changed"] * changed
+    with pq.ParquetFile(source, page_checksum_verification=True) as file:
+        if columns is not None:
+            names = file.schema_arrow.names
+            columns = [name for name in columns if name in names]
+        read = partial(_read_row_group, file, columns)
+        yield from _each_group(file.num_row_groups, read, damaged)
 
 
 def _each_group(
@@ -285,8 +294,20 @@ def _each_group(
         raise ValueError("; ".join(problems))
 
 
-def _read_row_group(file: Any, group: int) -> Iterator[pa.RecordBatch]:
-    for batch in file.iter_batches(batch_size=16_384, row_groups=[group], use_threads=False):
+def _checked(path: Path) -> tuple[Path | pa.Buffer, bool]:
+    """What to read a file from, and whether its checksum is wrong; a small one is read once."""
+    if path.stat().st_size > _SMALL:
+        return path, is_changed(path)
+    data = path.read_bytes()
+    return pa.py_buffer(data), differs(BytesIO(data))
+
+
+def _read_row_group(
+    file: Any, columns: Sequence[str] | None, group: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in file.iter_batches(
+        batch_size=16_384, row_groups=[group], columns=columns, use_threads=False
+    ):
         batch.validate(full=True)
         yield batch
 
@@ -420,6 +441,12 @@ class SealedFile:
             yield lambda number, columns: file.read_row_group(
                 number, list(columns), use_threads=False
             )
+
+    def may_hold(self, number: int, column: str, texts: Iterable[str]) -> bool:
+        """Whether a row group may have one of these texts in a column; the file is left open."""
+        self.open()
+        group = self.footer.row_group(number)
+        return any(may_hold_text(self._stream, group, column, text) for text in texts)
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Some columns of all rows."""
@@ -722,8 +749,15 @@ class TableReader:
         path = self._directory / stem.sealed
         if stem in self._paths and not path.exists():
             yield from self._read_tail(stem, self._paths[stem])
-        elif (stem.incarnation, read_footer(path).last) > self._done:
+        elif self._goes_further(stem, path):
             yield from read_sealed(path)
+
+    def _goes_further(self, stem: Stem, path: Path) -> bool:
+        """Whether a sealed file has rows after those that were read; mostly its name tells."""
+        incarnation, seq = self._done
+        if stem.incarnation != incarnation or stem.first > seq:
+            return stem.incarnation >= incarnation
+        return read_footer(path).last > seq
 
     def _read_tail(self, stem: Stem, path: Path) -> Iterator[pa.RecordBatch]:
         start, schema = self._tails.get(stem, (0, None))

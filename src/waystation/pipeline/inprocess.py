@@ -6,8 +6,9 @@ what they find. The rows are those that a build writes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,23 +29,20 @@ from waystation.core.incidents import (
     found_in,
 )
 from waystation.core.losses import Lost
+from waystation.core.multicast import Subscriptions
 from waystation.core.visits import DAY
-from waystation.journal.layout import TAIL
-from waystation.journal.read import UNREADABLE, SealedFile, find_in_sealed, parquet_footer
-from waystation.journal.schema import INSTANT, MESSAGES, version_in
+from waystation.journal.schema import INSTANT, MESSAGES, WRITTEN_VERSION
 from waystation.locations import is_remote
 from waystation.pipeline.kernels import node_tables
 from waystation.pipeline.kernels.answering import MADE
 from waystation.pipeline.kernels.columns import coded_name
 from waystation.pipeline.kernels.coverage import coverage
 from waystation.pipeline.kernels.evidence import Facts, Known
-from waystation.pipeline.kernels.gossip import gossip_losses
-from waystation.pipeline.kernels.node_data import FileData, Share, sound_rows
-from waystation.pipeline.kernels.normal import normal
+from waystation.pipeline.kernels.gossip import gossip_losses, gossip_losses_in
+from waystation.pipeline.kernels.node_data import FileData, Share, Sought
 from waystation.pipeline.kernels.sessions import sessions_of
 from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
-from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal, locate
-from waystation.pipeline.schema import VERSION
+from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal
 from waystation.pipeline.surveying import known_in
 from waystation.pipeline.tables import BUILT, DATE
 
@@ -73,88 +71,79 @@ def listed(journal: str, wanted: Wanted = EVERYTHING) -> Listing:
 
 def survey_files(listing: Listing, wanted: Wanted = EVERYTHING) -> Survey:
     """The same of the files of a journal."""
-    data = list(nodes_of(listing, wanted))
+    return survey_data(list(nodes_of(listing, wanted)))
+
+
+def survey_data(data: Sequence[FileData]) -> Survey:
+    """The same of the data of its nodes."""
     known = known_in(data)
     lost = losses_in(traces_in(data, known))
     for one in data:
         for rows in gossip_losses(one):
             lost += losses_in(rows)
-    past = past_of(data, known, lost)
-    return Survey(list(past.coverage), peers_in(past.sessions), found_in(lost, past))
+    return _surveyed(data, known, lost)
 
 
-def survey_of(listing: Listing, participant: str) -> Survey | None:
+def survey_of(
+    data: Sequence[FileData], participant: str, patterns: Collection[str] = ()
+) -> Survey | None:
     """What one participant went without, if its own rows tell all of it; else None.
 
-    Row groups whose Bloom filter rules the participant out are not read. In files of version 1 not
-    every row names its recipient; such journals, and those in stores, are read as a whole.
+    Row groups whose Bloom filter rules the participant out are not read. `patterns` are what it
+    subscribed to: of what was published under them, also those losses that name nobody. In files
+    of version 1 not every row names its recipient; such journals are read as a whole.
     """
-    if is_remote(listing.root):
+    if any(version < WRITTEN_VERSION for one in data for version in one.versions(MESSAGES)):
         return None
-    data = list(nodes_of(listing, EVERYTHING))
+    own = _sought(data, Sought("recipient", frozenset([participant])))
     known = known_in(data)
-    own = _steps_with(listing, "recipient", [participant])
-    if own is None:
-        return None
-    made = assembled(together(own), Facts(known), paths=False) if own else MADE.empty_table()
+    made = _traces_of(own, known)
     lost = [loss for loss in losses_in(made) if loss.lost.recipient == participant]
     partial = sorted({loss.message_id for loss in lost if loss.origin is None})
     if partial:  # broadcasts, of which others are named before it
-        whole = _steps_with(listing, "message_id", partial) or []
-        traced = assembled(together(whole), Facts(known), paths=False)
+        whole = _sought(data, Sought("message_id", frozenset(partial)))
+        traced = _traces_of(whole, known)
         lost = [loss for loss in lost if loss.origin is not None] + [
             loss for loss in losses_in(traced) if loss.lost.recipient == participant
         ]
+    if patterns:
+        topics = matcher_of(patterns)
+        heard = _sought(data, Sought("multicast_id", passes=lambda text: bool(topics.match(text))))
+        unnamed = losses_in(_traces_of(heard, known))
+        lost += [loss for loss in unnamed if loss.lost.recipient is None]
+    for one, rows in own:
+        if one.keeps_members:
+            lost += [loss for part in gossip_losses_in(one.node, rows) for loss in losses_in(part)]
+    return _surveyed(data, known, lost)
+
+
+def _surveyed(data: Sequence[FileData], known: Known, lost: list[Loss]) -> Survey:
     past = past_of(data, known, lost)
     return Survey(list(past.coverage), peers_in(past.sessions), found_in(lost, past))
 
 
-def _steps_with(listing: Listing, column: str, texts: list[str]) -> list[pa.Table] | None:
-    """The steps of the rows that have one of these texts.
-
-    None if a file is of version 1 or cannot be read: then all of them have to be looked at.
-    """
-    system, directory = locate(listing.root)
-    found = []
-    for node, tables in listing.nodes.items():
-        for file in tables.get(MESSAGES, ()):
-            path = f"{directory}/{file.path}"
-            try:
-                version, batches = _rows_with(system, path, column, texts)
-            except UNREADABLE:
-                return None
-            if version < 2:
-                return None
-            for batch in batches:
-                rows = pa.Table.from_batches([batch])
-                told = pa.repeat(pa.scalar(version, pa.int16()), rows.num_rows)
-                sound = sound_rows(MESSAGES, normal(MESSAGES, rows.append_column(VERSION, told)))
-                named = sound.append_column("node", coded_name(node, sound.num_rows))
-                found.append(coded_steps(named))
-    return [rows for rows in found if rows.num_rows]
+def matcher_of(patterns: Iterable[str]) -> Subscriptions:
+    """What tells whether an id was published under one of these."""
+    found = Subscriptions()
+    for pattern in patterns:
+        found.subscribe(pattern, "asked")
+    return found
 
 
-def _rows_with(
-    system: Any, path: str, column: str, texts: list[str]
-) -> tuple[int, list[pa.RecordBatch]]:
-    """The version of a file, and its rows that have one of these texts in a column."""
-    if not path.endswith(TAIL):
-        version = version_in(parquet_footer(system, path).metadata)
-        return version, [
-            batch for text in texts for batch in find_in_sealed(Path(path), column, text)
-        ]
-    tail = SealedFile(system, path)
-    if column not in tail.schema.names:
-        return tail.version, []
-    rows = tail.read(tail.schema.names)
-    chosen = rows.filter(pc.is_in(rows.column(column), pa.array(texts, pa.string())))
-    return tail.version, chosen.to_batches()
+def _sought(data: Sequence[FileData], sought: Sought) -> list[tuple[FileData, list[pa.Table]]]:
+    """The rows about messages of each node that are sought."""
+
+    def of_node(one: FileData) -> list[pa.Table]:
+        return [rows for rows in one.sought_rows(MESSAGES, sought) if rows.num_rows]
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # Arrow releases the GIL
+        found = zip(data, threads.map(of_node, data), strict=True)
+        return [(one, rows) for one, rows in found if rows]
 
 
-def message_rows(listing: Listing) -> int:
-    """How many rows about messages a journal has, by its footers."""
-    data = nodes_of(listing, EVERYTHING)
-    return sum(one.rows(MESSAGES) for one in data if one.has(MESSAGES))
+def _traces_of(found: Iterable[tuple[FileData, list[pa.Table]]], known: Known) -> pa.Table:
+    """The traces of these rows of nodes, without their paths."""
+    return _assembled(((one.node, rows) for one, parts in found for rows in parts), known)
 
 
 def peers_in(sessions: Iterable[Session]) -> set[str]:
@@ -171,10 +160,15 @@ def nodes_of(listing: Listing, wanted: Wanted) -> Iterator[FileData]:
 
 def traces_in(data: Iterable[FileData], known: Known) -> pa.Table:
     """The traces of all messages, without their paths."""
+    return _assembled(
+        ((one.node, rows) for one in data for rows in one.coded_batches(MESSAGES)), known
+    )
+
+
+def _assembled(parts: Iterable[tuple[str, pa.Table]], known: Known) -> pa.Table:
     steps = [
-        coded_steps(rows.append_column("node", coded_name(one.node, rows.num_rows)))
-        for one in data
-        for rows in one.coded_batches(MESSAGES)
+        coded_steps(rows.append_column("node", coded_name(node, rows.num_rows)))
+        for node, rows in parts
     ]
     if not steps:
         return MADE.empty_table()
@@ -207,11 +201,10 @@ def past_of(data: Iterable[FileData], known: Known, losses: Collection[Loss]) ->
         sessions += [session_of(row) for row in plain_rows(sessions_of(one))]
         for part in coverage(one):
             covered += [covered_of(row) for row in plain_rows(part)]
-        wanted = pa.array(sorted(names.get(one.node, ())), pa.string())
-        if len(wanted):
-            for part in node_tables.route_history(one):
-                chosen = pc.is_in(part.column("participant").cast(pa.string()), wanted)
-                entries += [entry_of(row) for row in plain_rows(part.filter(chosen))]
+        wanted = names.get(one.node, set())
+        if wanted:
+            for part in node_tables.route_history_of(one, wanted):
+                entries += [entry_of(row) for row in plain_rows(part)]
     return Past(entries, sessions, covered, list(gaps_of(known)), corrections_of(known))
 
 

@@ -16,20 +16,20 @@ from msgspec import Struct, structs
 
 from waystation.core.coverage import MARGIN
 from waystation.core.incidents import Explained, Incident, Loss
-from waystation.core.multicast import Subscriptions
 from waystation.errors import LocalError, quote
-from waystation.journal.schema import INSTANT
+from waystation.journal.schema import INSTANT, MESSAGES
 from waystation.pipeline.inprocess import (
     Survey,
     listed,
-    message_rows,
+    matcher_of,
     nodes_of,
     plain_rows,
-    survey_files,
+    survey_data,
     survey_of,
 )
 from waystation.pipeline.kernels import node_tables
-from waystation.pipeline.listing import EVERYTHING, Listing
+from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.listing import EVERYTHING
 from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import TAKEN
 from waystation.why.finished import StoredTables
@@ -83,18 +83,19 @@ def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> 
     """The losses of a journal, in a directory or a store.
 
     In a directory it includes what is not sealed yet, and changes nothing there. Of a journal with
-    more rows than `large` only those about the participant are read, if one is asked for who never
-    subscribed to anything.
+    more rows than `large` only those are read that are about the participant, if one is asked for,
+    or about what it subscribed to.
     """
-    listing = listed(journal)
+    data = list(nodes_of(listed(journal), EVERYTHING))
     history: list[Row] = []
     found: Survey | None = None
     if question.participant is not None:
-        history = list(_subscriptions_in(listing, question.participant))
-        if not history and message_rows(listing) > large:
-            found = survey_of(listing, question.participant)
+        history = list(_subscriptions_in(data, question.participant))
+        if sum(one.rows(MESSAGES) for one in data) > large:
+            patterns = {row["pattern"] for row in history}
+            found = survey_of(data, question.participant, patterns)
     if found is None:
-        found = survey_files(listing)
+        found = survey_data(data)
     return lost_in_survey(found, question, history)
 
 
@@ -158,9 +159,7 @@ def _chosen(
     question: Question, rows: Iterable[LostCopy], subscribed: _Subscribed
 ) -> Iterator[LostCopy]:
     """The rows that are asked for, and those that the participant may have missed, in order."""
-    topics = Subscriptions()
-    if question.topic is not None:
-        topics.subscribe(question.topic, "asked")
+    topics = matcher_of([] if question.topic is None else [question.topic])
     for row in sorted(rows, key=lambda row: (row.event_time, row.message_id, row.recipient or "")):
         if not _fits(question, row):
             continue
@@ -210,7 +209,7 @@ class _Subscribed:
 
     def __init__(self, history: Iterable[Row]) -> None:
         self._held = [
-            (_matcher(row["pattern"]), row["valid_from"], row["valid_to"]) for row in history
+            (matcher_of([row["pattern"]]), row["valid_from"], row["valid_to"]) for row in history
         ]
 
     def to(self, loss: LostCopy) -> bool:
@@ -225,17 +224,10 @@ class _Subscribed:
         )
 
 
-def _matcher(pattern: str) -> Subscriptions:
-    found = Subscriptions()
-    found.subscribe(pattern, "asked")
-    return found
-
-
-def _subscriptions_in(listing: Listing, participant: str) -> Iterator[Row]:
-    for data in nodes_of(listing, EVERYTHING):
-        for part in node_tables.subscription_history(data):
-            receiver = part.column("receiver").cast(pa.string())
-            yield from plain_rows(part.filter(pc.equal(receiver, participant)))
+def _subscriptions_in(data: Iterable[FileData], participant: str) -> Iterator[Row]:
+    for one in data:
+        for part in node_tables.subscription_history_of(one, participant):
+            yield from plain_rows(part)
 
 
 def _rows(tables: StoredTables, table: str, wanted: pc.Expression | None = None) -> list[Row]:

@@ -48,7 +48,7 @@ class Reach(Struct, frozen=True):
         """The same for people; `named` shows a name.
 
         >>> Reach(2, ["truck-7"], 0).said()
-        '2 of 3 nodes, complete until 1970-01-01 00:00:00; no record of truck-7'
+        '2 of 3 nodes, complete until 1970-01-01 00:00:00 UTC; no record of truck-7'
         """
         until = self.complete_until
         complete = "" if until is None else f", complete until {_clock(until)}"
@@ -78,4 +78,4 @@ def reach_in(coverage: ds.Dataset, sessions: ds.Dataset) -> Reach:
 
 
 def _clock(at: int) -> str:
-    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S")
+    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S UTC")

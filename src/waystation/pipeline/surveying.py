@@ -8,15 +8,23 @@ between them are read as well, for what these tell of clocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from waystation.core.corrections import Delay, Link, corrections, estimates, strangers
+from waystation.core.corrections import (
+    Delay,
+    Link,
+    corrections,
+    estimates,
+    groups_of,
+    strangers,
+)
 from waystation.core.coverage import Life, NodeRow, damages, lives_of
 from waystation.core.visits import GLOBAL
 from waystation.journal.schema import MESSAGES, NODES, SCHEMAS, SESSIONS
@@ -91,8 +99,20 @@ def _delays(journal: Journal, apart: Strangers) -> list[Delay]:
 def known_in(data: Iterable[FileData]) -> Known:
     """What the nodes of a journal tell, found in this process."""
     data = list(data)
-    facts = [facts_of(one) for one in data]
+    found = [_own_facts(one) for one in data]
+    connected = connected_hours(found)
+    facts = [
+        replace(told, unmeasured=unmeasured(peers_by_hour(one, connected), told.links))
+        for one, told in zip(data, found, strict=True)
+    ]
     return combined(facts, delays_in(data, strangers_in(facts)))
+
+
+def connected_hours(facts: Sequence[NodeFacts]) -> set[int]:
+    """The hours in which measurements connect all of these nodes: none of them are strangers."""
+    nodes = {found.node for found in facts}
+    groups = {hour: groups_of(links) for hour, links in all_links(facts).items()}
+    return {hour for hour, of in groups.items() if len({of.get(node, node) for node in nodes}) == 1}
 
 
 def strangers_in(facts: Iterable[NodeFacts]) -> Strangers:
@@ -138,18 +158,22 @@ def all_links(facts: Iterable[NodeFacts]) -> dict[int, list[Link]]:
 
 def facts_of(data: FileData) -> NodeFacts:
     """What the journal of one node tells."""
+    found = _own_facts(data)
+    return replace(found, unmeasured=unmeasured(peers_by_hour(data), found.links))
+
+
+def _own_facts(data: FileData) -> NodeFacts:
+    """The same without the peers that it did not measure, which take reading its messages."""
     begins, latest = data.lifetimes().begins(), data.latest()
     records = {number: (at, latest.get(number, at)) for number, at in begins.items()}
     told = [*node_rows(data.small_table(NODES)), *damages(records, data.damaged_tails())]
     lives = lives_of(records, told, data.record_before)
-    links = hourly_links(data)
     return NodeFacts(
         data.node,
         lives,
-        links,
+        hourly_links(data),
         brokers_in(data.small_table(SESSIONS)),
         data.has_values(MESSAGES, "answers"),
-        unmeasured(peers_by_hour(data), links),
     )
 
 

@@ -7,12 +7,11 @@ up to the moment when the message arrived, as far as they concern the message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final
 
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.corrections import Measured, links_by_hour
+from waystation.core.corrections import links_by_hour
 from waystation.core.coverage import Life
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
@@ -274,18 +273,8 @@ def _waits(verdict: Verdict) -> Outcome:
 
 
 def _clocks(lookup: MessageLookup) -> Clocks:
-    measured = links_by_hour(_measured(lookup))
+    measured = links_by_hour(lookup.measured())
     return Clocks(lookup.nodes, measured, lambda hour: lookup.estimates(measured, hour))
-
-
-def _measured(lookup: MessageLookup) -> Iterator[Measured]:
-    columns = ("at", "session", "peer", "offset_us", "rtt_us")
-    with ThreadPoolExecutor() as threads:
-        found = list(threads.map(lookup.sessions, lookup.nodes))
-    for node, rows in zip(lookup.nodes, found, strict=True):
-        for row in rows:
-            if row["kind"] == "clock":
-                yield Measured(node, *(row[column] for column in columns))
 
 
 class _Roles:

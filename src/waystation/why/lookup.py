@@ -11,22 +11,24 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import convert
 
-from waystation.core.corrections import Link
+from waystation.core.corrections import Link, Measured
 from waystation.core.coverage import Life, NodeRow, damages, lives_of
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.read import (
     UNREADABLE,
     TableReader,
+    TailContent,
     damaged_tails,
     error_text,
     find_in_sealed,
     instants_as_integers,
+    read_sealed,
     read_tail,
     record_bounds,
 )
@@ -46,6 +48,15 @@ if TYPE_CHECKING:
     from waystation.pipeline.traffic import Traffic
 
 Row = dict[str, Any]
+
+
+_MEASURED: Final = pa.schema(
+    [
+        SCHEMAS[SESSIONS].field(name)
+        for name in ("kind", "at", "session", "peer", "offset_us", "rtt_us")
+    ]
+)
+"""The columns of `sessions` that tell of clocks."""
 
 
 class MessageLookup:
@@ -95,6 +106,41 @@ class MessageLookup:
         if node not in self._sessions:
             self._sessions[node] = self._rows(SESSIONS, node, None, None)
         return self._sessions[node]
+
+    def measured(self) -> list[Measured]:
+        """What all nodes measured of the clocks of their peers.
+
+        That is in many small files, so each is read once, and only what is needed of it. A row that
+        is in two of them changes nothing.
+        """
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            parts = list(threads.map(self._sessions_of, self.nodes))
+        names = [
+            node for node, part in zip(self.nodes, parts, strict=True) for _ in range(len(part))
+        ]
+        rows = instants_as_integers(pa.concat_tables(parts)) if parts else _MEASURED.empty_table()
+        kinds, *columns = (column.to_pylist() for column in rows.columns)
+        told = zip(names, kinds, *columns, strict=True)
+        return [Measured(node, *values) for node, kind, *values in told if kind == "clock"]
+
+    def _sessions_of(self, node: str) -> pa.Table:
+        """Some columns of what a node recorded of its sessions, in order."""
+        directory = table_directory(self._journal, SESSIONS, node)
+        tails = tails_in(directory)
+        found: list[pa.RecordBatch] = []
+        for stem in sorted({*tails, *files_in(directory, SEALED)}):
+            path = directory / stem.sealed
+            try:
+                if stem in tails and not path.exists():
+                    found += map(_as_measured, self._tail_batches(tails[stem]))
+                    continue
+                for batch in read_sealed(path, _MEASURED.names):
+                    found.append(_as_measured(batch))
+            except FileNotFoundError:
+                continue  # sealed, compacted or removed meanwhile
+            except UNREADABLE as error:
+                self._report(path, error)
+        return pa.Table.from_batches(found, _MEASURED)
 
     def estimates(self, measured: Mapping[int, list[Link]], hour: int) -> list[Link]:
         """What the traffic of an hour tells of clocks that these measurements do not connect."""
@@ -153,16 +199,26 @@ class MessageLookup:
             except UNREADABLE as error:
                 self._report(directory / stem.sealed, error)
 
-    def _in_tail(self, tail: Path, id: str, column: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _tail_batches(self, tail: Path) -> list[pa.RecordBatch]:
+        content = self._tail_content(tail)
+        return [] if content is None else content.batches
+
+    def _tail_content(self, tail: Path) -> TailContent | None:
         try:
             content = read_tail(tail)
         except FileNotFoundError:
-            return  # sealed meanwhile
+            return None  # sealed meanwhile
         except UNREADABLE as error:
             self._report(tail, error)
-            return
+            return None
         for damage in content.damaged:
             self._report(tail, str(damage))
+        return content
+
+    def _in_tail(self, tail: Path, id: str, column: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+        content = self._tail_content(tail)
+        if content is None:
+            return
         for batch in content.batches:
             if column in batch.schema.names:
                 yield batch.filter(pc.field(column) == id), content.version
@@ -183,3 +239,9 @@ class MessageLookup:
         what = problem if isinstance(problem, str) else error_text(problem)
         if f"{path}: {what}" not in self.problems:
             self.problems.append(f"{path}: {what}")
+
+
+def _as_measured(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that tell of clocks; raises KeyError if one is missing."""
+    columns = [batch.column(name) for name in _MEASURED.names]
+    return pa.RecordBatch.from_arrays(columns, names=_MEASURED.names).cast(_MEASURED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -30,9 +30,13 @@ _TO_MEMBERS: Final = "6#"
 
 def gossip_losses(data: FileData) -> Iterator[pa.Table]:
     """What a node that keeps members dropped of what was for them."""
-    if not data.has(MESSAGES) or not data.keeps_members:
-        return
-    for coded in data.coded_batches(MESSAGES):
+    if data.has(MESSAGES) and data.keeps_members:
+        yield from gossip_losses_in(data.node, data.coded_batches(MESSAGES))
+
+
+def gossip_losses_in(node: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same of some of its rows."""
+    for coded in parts:
         ended = pc.and_(
             pc.equal(coded.column("outcome").cast(TEXT), "DROPPED"),
             pc.greater(pc.list_value_length(coded.column("onward")), 0),
@@ -48,7 +52,7 @@ def gossip_losses(data: FileData) -> Iterator[pa.Table]:
         )
         rows = rows.filter(ours).combine_chunks()
         if rows.num_rows:
-            yield _as_losses(data.node, rows)
+            yield _as_losses(node, rows)
 
 
 def _as_losses(node: str, rows: pa.Table) -> pa.Table:

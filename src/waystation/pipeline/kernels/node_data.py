@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from waystation.journal.pruning import instant_bounds, number_bounds
-from waystation.journal.read import SealedFile
+from waystation.journal.read import ReadGroup, SealedFile
 from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.kernels.checks import LAST, problems_of
 from waystation.pipeline.kernels.columns import Flags, Longs, codes, column, encoded, longs
@@ -115,6 +115,26 @@ class _Source(Struct):
     names: list[str]
 
 
+class Sought(Struct, frozen=True):
+    """What a row must have in a column: one of some texts, or one that passes."""
+
+    name: str
+    texts: frozenset[str] = frozenset()
+    passes: Callable[[str], bool] | None = None
+
+    def may_be_in(self, sealed: SealedFile, group: int) -> bool:
+        """Whether a row group of a file may have such a row."""
+        return self.passes is not None or sealed.may_hold(group, self.name, self.texts)
+
+    def among(self, values: Any) -> pa.Array:
+        """Which values of the column are so."""
+        if self.passes is None:
+            return pc.is_in(values, pa.array(sorted(self.texts), TEXT))
+        texts = encoded(values.combine_chunks())
+        passing = np.array([*map(self.passes, texts.dictionary.to_pylist()), False], np.bool_)
+        return pa.array(passing[codes(texts)])
+
+
 class Tuning(Struct, frozen=True):
     """How files are read and folded; it changes the cost, but no row."""
 
@@ -185,8 +205,25 @@ class FileData:
         """
         yield from self._sound_rows(table, lambda rows: rows, every=every)
 
+    def rows_with(self, table: str, name: str, texts: Iterable[str]) -> Iterator[pa.Table]:
+        """The valid coded rows that have one of these texts in a column, in parts.
+
+        Row groups whose bounds or Bloom filter rule that out are not read, and of the others that
+        column first.
+        """
+        yield from self.sought_rows(table, Sought(name, frozenset(texts)))
+
+    def sought_rows(self, table: str, sought: Sought) -> Iterator[pa.Table]:
+        """The valid coded rows that are sought, in parts."""
+        yield from self._sound_rows(table, lambda rows: rows, every=False, sought=sought)
+
     def _sound_rows(
-        self, table: str, form: Callable[[pa.Table], pa.Table], *, every: bool
+        self,
+        table: str,
+        form: Callable[[pa.Table], pa.Table],
+        *,
+        every: bool,
+        sought: Sought | None = None,
     ) -> Iterator[pa.Table]:
         """The rows of a table in parts, with strings encoded as given, filtered to this share."""
         few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
@@ -194,7 +231,7 @@ class FileData:
         footers = [source.sealed.footer for source in readable]
         repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
-            for found in self._row_groups(table, source, plain, every=every):
+            for found in self._row_groups(table, source, plain, every=every, sought=sought):
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
                 yield self._sound(table, source.file, rows)
 
@@ -298,10 +335,12 @@ class FileData:
         return self._share.unsealed
 
     def latest(self) -> dict[int, int]:
-        """When the last record of each incarnation was made, over all tables.
+        """When the last record of each incarnation was made, over all tables."""
+        return self._latest
 
-        Footers tell it for nearly all files.
-        """
+    @cached_property
+    def _latest(self) -> dict[int, int]:
+        """The same, found once; footers tell it for nearly all files."""
         found: dict[int, int] = {}
         for table in self._share.files:
             for source in self._readable(table):
@@ -392,6 +431,10 @@ class FileData:
         """The number of rows in the files of a table, including invalid and duplicate ones."""
         return sum(source.sealed.footer.num_rows for source in self._readable(table))
 
+    def versions(self, table: str) -> set[int]:
+        """The versions of the files of a table."""
+        return {source.sealed.version for source in self._readable(table)}
+
     def all_rejects(self) -> list[Reject]:
         """The rejects of all tables."""
         if self._wanted.begun is not None:
@@ -462,7 +505,13 @@ class FileData:
         return SealedFile(self._system, f"{self._directory}/{file.path}")
 
     def _row_groups(
-        self, table: str, source: _Source, plain: list[str], *, every: bool
+        self,
+        table: str,
+        source: _Source,
+        plain: list[str],
+        *,
+        every: bool,
+        sought: Sought | None = None,
     ) -> Iterator[pa.Table]:
         """The row groups of a file that may contain wanted rows, with the current columns."""
         file, footer = source.file, source.sealed.footer
@@ -473,10 +522,12 @@ class FileData:
             for number in range(footer.num_row_groups)
             if self._may_hold_wanted(table, footer.row_group(number))
         ]
-        if not groups:
-            source.sealed.close()
-            return
         try:
+            if sought is not None:
+                groups = [n for n in groups if sought.may_be_in(source.sealed, n)]
+            if not groups:
+                source.sealed.close()
+                return
             source.sealed.open()
         except UNREADABLE as error:
             _blame_the_file(error)
@@ -486,7 +537,10 @@ class FileData:
         with source.sealed.reading(leaves) as read_group:
             for group in groups:
                 try:
-                    read_rows = _versioned(table, read_group(group, names), source.sealed.version)
+                    read_rows = _with_sought(read_group, group, names, sought)
+                    if read_rows is None:
+                        continue
+                    read_rows = _versioned(table, read_rows, source.sealed.version)
                     found = coded(table, read_rows, plain, every=every)
                     found.validate(full=True)
                 except UNREADABLE as error:
@@ -611,6 +665,19 @@ class FrameData:
     def given(self, name: str) -> pa.Table:
         """A table that an earlier step has built."""
         return self._tables.get(name, BUILT[name].empty_table())
+
+
+def _with_sought(
+    read: ReadGroup, number: int, names: list[str], sought: Sought | None
+) -> pa.Table | None:
+    """The rows of a row group, or those that are sought; None if there are none of these."""
+    if sought is None:
+        return read(number, names)
+    values = read(number, [sought.name]).column(0) if sought.name in names else None
+    if values is None:
+        return None
+    found = sought.among(values)
+    return read(number, names).filter(found) if pc.any(found).as_py() else None
 
 
 def _read_group(source: _Source, number: int, names: Sequence[str]) -> pa.Table:

@@ -7,7 +7,7 @@ run in the executors and need no Spark: what a task runs can be run here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -33,6 +33,22 @@ def route_history(data: NodeData, asked: Collection[str] = ()) -> Iterator[pa.Ta
     del asked  # it makes one table
     for part in route_parts(data.coded_events(ROUTES), data.lifetimes()):
         yield part_of("route_history", named(data.node, part))
+
+
+def route_history_of(data: FileData, participants: Iterable[str]) -> Iterator[pa.Table]:
+    """The routing entries of some participants; no other events are folded."""
+    events = list(data.rows_with(ROUTES, "participant", participants))
+    if any(part.num_rows for part in events):
+        for part in route_parts(pa.concat_tables(events).combine_chunks(), data.lifetimes()):
+            yield part_of("route_history", named(data.node, part))
+
+
+def subscription_history_of(data: FileData, receiver: str) -> Iterator[pa.Table]:
+    """The subscriptions of one receiver; no other events are folded."""
+    events = list(data.rows_with(SUBSCRIPTIONS, "receiver", [receiver]))
+    if any(part.num_rows for part in events):
+        for part in subscription_parts(pa.concat_tables(events).combine_chunks(), data.lifetimes()):
+            yield part_of("subscription_history", named(data.node, part))
 
 
 def subscription_history(data: NodeData, asked: Collection[str] = ()) -> Iterator[pa.Table]:

@@ -7,7 +7,7 @@ after they arrived. Messages that went the same way twice tell nothing. No Spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -50,17 +50,29 @@ DELAYS: Final = pa.schema(
 _PEERS: Final = ("from_node", "next_node")
 
 
-def peers_by_hour(data: FileData) -> dict[int, set[str]]:
+def peers_by_hour(data: FileData, but: Collection[int] = ()) -> dict[int, set[str]]:
     """The nodes that messages may have come from or gone to, by the hour in which they were here.
 
-    Footers tell it where a node had one peer in the hour; else these columns are read.
+    Footers tell it where a node had one peer in the hour; else these columns are read. What lies
+    within hours that are in `but` is left out: nobody asks for their peers.
     """
     found: dict[int, set[str]] = {}
     for group, read in data.row_groups(MESSAGES, ("received_at", *_PEERS)):
+        if but and _is_within(group, but):
+            continue
         for hour, peers in (_told_by_footer(group) or _told_by_rows(read)).items():
             if peers:
                 found.setdefault(hour, set()).update(peers)
     return found
+
+
+def _is_within(group: Any, hours: Collection[int]) -> bool:
+    """Whether all rows of a row group are of these hours, as far as its footer tells."""
+    bounds = instant_bounds(group, "received_at")
+    if bounds is None:
+        return False
+    first, last = (bound // HOUR * HOUR for bound in bounds)
+    return all(hour in hours for hour in range(first, last + HOUR, HOUR))
 
 
 def _told_by_footer(group: Any) -> dict[int, set[str]] | None:
