@@ -10,9 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
 from waystation.cli.lazy import HelpfulGroup
-from waystation.cli.options import DIRECTORY, SETTINGS, json_option
+from waystation.cli.options import DIRECTORY, SETTINGS, Instant, json_option
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.node.letters import Described, Kind, Selection, Wish, find, select_ids, wish

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
-from waystation.cli.options import PLACE, SETTINGS, LocalPath, check_is_journal, json_option
+from waystation.cli.options import (
+    PLACE,
+    SETTINGS,
+    Instant,
+    LocalPath,
+    check_is_journal,
+    json_option,
+)
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
 from waystation.locations import is_remote

@@ -124,7 +124,7 @@ class MessageLookup:
         """Some columns of what a node recorded of its sessions, in order."""
         directory = table_directory(self._journal, SESSIONS, node)
         tails = tails_in(directory)
-        found = []
+        found: list[pa.RecordBatch] = []
         for stem in sorted({*tails, *files_in(directory, SEALED)}):
             path = directory / stem.sealed
             try:
