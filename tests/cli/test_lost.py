@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from waystation.cli import waystation
+from waystation.cli.lost import _listed
+from waystation.pipeline.lost import LostCopy
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import CellWriter, prepare
 
@@ -66,6 +71,60 @@ def test_what_is_asked_for_is_listed(journal: Path) -> None:
     under = asked(journal, "--topic", topic)["losses"]
     assert under
     assert {loss["multicast_id"] for loss in under} == {topic}
+
+
+def test_every_time_names_its_zone_and_incidents_count_what_is_listed(journal: Path) -> None:
+    who = next(loss["recipient"] for loss in asked(journal)["losses"] if loss["recipient"])
+    lines = run("lost", "--journal", journal, "--participant", who).splitlines()
+    assert " UTC" in lines[0]
+    count = int(lines[1].split()[0])
+    behind = [line for line in lines if line.endswith(" of these)")]
+    assert all(re.match(r"[-0-9]{10} [:0-9]{8} UTC [a-z_]+: ", line) for line in behind)
+    explained = sum(int(line.split("(")[-1].split()[0].replace(",", "")) for line in behind)
+    assert behind
+    assert explained <= count + sum("(may have missed)" in line for line in lines)
+
+
+def test_the_command_that_explains_has_the_whole_id_and_can_be_pasted(
+    journal: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "it's a journal"
+    place.symlink_to(journal)
+    last = run("lost", "--journal", place).splitlines()[-1]
+    command = shlex.split(last.removeprefix("to explain one: "))
+    assert command[0] == "waystation"
+    assert f"message {asked(journal)['losses'][-1]['message_id']}" in run(*command[1:])
+
+
+def test_files_that_cannot_be_read_are_told(journal: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "journal"
+    shutil.copytree(journal, damaged)
+    victim = next(damaged.glob("messages/node=hub-0000/*.parquet"))
+    victim.write_bytes(b"not Parquet")
+    result = CliRunner().invoke(waystation, ["lost", "--journal", str(damaged)])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: 1 file could not be read, so losses may be missing; ")
+    assert asked(damaged)["unread_files"] == 1
+    assert asked(journal)["unread_files"] == 0
+
+
+def test_in_a_narrow_terminal_nothing_is_longer_than_a_line() -> None:
+    loss = LostCopy(
+        message_id="4bf9" * 8, origin=None, recipient="truck-7", event_time=0, at_visit=0,
+        node="hub", next_node=None, sender=None, multicast_id=None, reason="NO_ROUTE",
+        cause="its route had expired 163 ms before; a new one came 2.9 s after", internal=False,
+        incident_id=None,
+    )  # fmt: skip
+    wide = list(_listed([loss], None))
+    assert wide[1].endswith(loss.cause)
+    assert list(_listed([loss], len(wide[1]))) == wide
+    narrow = list(_listed([loss], 60))
+    assert narrow == [
+        "1970-01-01T00:00:00.000Z  NO_ROUTE  for truck-7 at hub",
+        f"    {loss.message_id}",
+        "    its route had expired 163 ms before; a new one came 2.9",
+        "    s after",
+    ]
 
 
 def test_groups_and_csv(journal: Path) -> None:

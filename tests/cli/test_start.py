@@ -29,7 +29,7 @@ COLUMNS = {"numpy", "pyarrow", "duckdb", "polars", "deltalake"}
 CRYPTOGRAPHY = {"cryptography"}
 LIVE = {"asyncio", "uvloop", "sqlite3", "waystation.node", "waystation.net.connection"}
 OTHERS = {"mqtt5", "opentelemetry", "websockets", "hdfs_native"}
-NEVER = SPARK | CONSOLE | CRYPTOGRAPHY | OTHERS
+NEVER = SPARK | CONSOLE | CRYPTOGRAPHY | OTHERS | {"cloudpickle", "dateutil"}
 
 
 def imported(*arguments: str) -> set[str]:
@@ -60,6 +60,7 @@ def journal(tmp_path: Path) -> tuple[str, str]:
         ("--help",),
         ("--version",),
         ("completion", "bash"),
+        ("rules",),
         ("rules", "--help"),
         ("journal", "--help"),
         ("journal", "cat", "--help"),
@@ -90,19 +91,22 @@ async def test_send_needs_no_more_than_the_live_half() -> None:
     assert modules & (NEVER | COLUMNS | unused) == set()
 
 
-@pytest.mark.parametrize("command", ["cat", "why", "lost"])
+@pytest.mark.parametrize("command", ["cat", "check", "why", "lost"])
 def test_who_reads_a_journal_needs_nothing_of_the_live_half(
     command: str, journal: tuple[str, str]
 ) -> None:
     directory, id = journal
     arguments = {
         "cat": ("journal", "cat", directory),
+        "check": ("journal", "check", directory),
         "why": ("why", id, "--journal", directory),
         "lost": ("lost", "--journal", directory),
     }[command]
     modules = imported(*arguments)
     assert "pyarrow" in modules
     unused = set() if command == "lost" else {"numpy"}
+    others = {"waystation.cli.journal", "waystation.cli.peer", "waystation.cli.serving"}
+    unused |= others if command in ("why", "lost") else set()
     assert modules & (NEVER | LIVE | unused) == set()
 
 

@@ -53,6 +53,7 @@ COMMANDS: Final = tuple(sorted(name for commands in HEADINGS.values() for name i
 """Each is a module of this package with a command of the same name."""
 
 _ON_SPARK: Final = ("demo", "pipeline", "simulate")
+_FOR_PANDAS: Final = ("pandas", "dateutil", "cloudpickle")
 _WITHOUT_NUMPY: Final = ("journal", "why")
 _HIDES_NOTHING: Final = "_WAYSTATION_HIDES_NOTHING"
 _HELP: Final = """Route messages between nodes, and record every hop.
@@ -137,11 +138,12 @@ def _hide_unused(arguments: list[str]) -> frozenset[str]:
     If pandas is installed, pyarrow imports it when it converts its first value, as every comparison
     with a constant and the import of `pyarrow.dataset` do: a quarter of a second, of one that
     `why` takes, and 40 MiB for a library that no other command uses. pyarrow has no switch for it,
-    and fails if `sys.modules` says None of pandas, so it is told by a finder. numpy takes a tenth
-    of a second, which is half of what the smallest commands take.
+    and fails if `sys.modules` says None of pandas, so it is told by a finder. It also tries what
+    comes with pandas and Spark, and does without. numpy takes a tenth of a second, which is half of
+    what the smallest commands take.
     """
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
-    hidden = set() if command in _ON_SPARK else {"pandas"}
+    hidden = set() if command in _ON_SPARK else set(_FOR_PANDAS)
     if command in _WITHOUT_NUMPY and not _finds_losses(arguments):
         hidden.add("numpy")
     if os.environ.get(_HIDES_NOTHING):

@@ -5,7 +5,6 @@ The journal is an extra (pyarrow): it is imported by the commands that need it, 
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from waystation.cli.options import (
     DIRECTORY,
     TABLES,
     Checked,
+    Instant,
     Numbers,
     check_is_journal,
     json_option,
@@ -37,42 +37,10 @@ if TYPE_CHECKING:
     from waystation.journal.read import Entry, JournalReader
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _INSTANTS: Final = ("at", "expiry", "received_at")
 _FOLLOW_SECONDS: Final = 0.2
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Instant(click.ParamType[int]):
-    """A timestamp: ISO 8601 (UTC by default), or how long ago (90s, 15m, 2h, 1d)."""
-
-    name = "time"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,  # noqa: ARG002
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> int:
-        """Microseconds since the epoch."""
-        if isinstance(value, int):
-            return value
-        ago = _AGO.fullmatch(value)
-        try:
-            if ago:
-                moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
-            else:
-                moment = datetime.fromisoformat(value)
-        except (ValueError, OverflowError):
-            self.fail(
-                f"invalid timestamp {value!r}; write 2026-05-01T12:00:00, or 15m for 15 minutes ago"
-            )
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return (moment - _EPOCH) // timedelta(microseconds=1)
-
 
 _HELP: Final = """Read, check, seal and compact a journal.
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
-from waystation.cli.options import PLACE, SETTINGS, check_is_journal, json_option
+from waystation.cli.options import PLACE, SETTINGS, Instant, check_is_journal, json_option
 
 if TYPE_CHECKING:
     from waystation.pipeline.lost import Answer, LostCopy
@@ -120,13 +119,15 @@ def lost(
             click.echo(line)
         if answer.losses and by is None:
             click.echo(f"to explain one: {_how_to_explain(answer, journal, tables)}")
+    if answer.unread and not as_json:
+        click.echo(f"note: {_incomplete(answer.unread)}", err=True)
 
 
 # For programs
 
 
 def _json(answer: Answer, by: tuple[str, ...] | None) -> str:
-    fields: dict[str, Any] = {"reach": reach_fields(answer.reach)}
+    fields: dict[str, Any] = {"reach": reach_fields(answer.reach), "unread_files": answer.unread}
     if by is not None:
         fields["groups"] = [
             {**dict(zip(by, key, strict=True)), "lost": count}
@@ -191,6 +192,11 @@ def _lines(answer: Answer, by: tuple[str, ...] | None, participant: str | None) 
     yield from _listed(answer.losses, _terminal_width())
     yield ""
     yield from _incidents(answer)
+
+
+def _incomplete(unread: int) -> str:
+    files = "1 file" if unread == 1 else f"{unread:,} files"
+    return f"{files} could not be read, so losses may be missing; `waystation journal check` tells"
 
 
 def _listed(losses: list[LostCopy], width: int | None) -> Iterator[str]:

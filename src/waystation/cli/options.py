@@ -6,7 +6,9 @@ No command is defined here.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,11 @@ SETTINGS: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 """Context settings of every command: environment variables, and defaults shown in the help."""
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
 class Numbers(click.FloatRange):
     """A number in a range, without NaN, which click's own type accepts."""
 
@@ -32,6 +39,35 @@ class Numbers(click.FloatRange):
         if math.isnan(found):
             self.fail(f"{value!r} is not a number", param, ctx)
         return found
+
+
+class Instant(click.ParamType[int]):
+    """A timestamp: ISO 8601 (UTC by default), or how long ago (90s, 15m, 2h, 1d)."""
+
+    name = "time"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> int:
+        """Microseconds since the epoch."""
+        if isinstance(value, int):
+            return value
+        ago = _AGO.fullmatch(value)
+        try:
+            if ago:
+                moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+            else:
+                moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(
+                f"invalid timestamp {value!r}; write 2026-05-01T12:00:00, or 15m for 15 minutes ago"
+            )
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 SECONDS: Final = Numbers(min=0, min_open=True, max=10**9, max_open=True)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from waystation.cli.journal import Instant
 from waystation.cli.lazy import LazyGroup
 from waystation.cli.lost import reach_fields
 from waystation.cli.options import (
     SETTINGS,
+    Instant,
     Numbers,
     check_is_journal,
     conf_option,

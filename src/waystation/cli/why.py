@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from waystation.cli.journal import Instant
 from waystation.cli.options import (
     PLACE,
     SETTINGS,
+    Instant,
     LocalPath,
     check_is_journal,
     json_option,

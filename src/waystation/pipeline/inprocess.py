@@ -30,7 +30,7 @@ from waystation.core.incidents import (
 )
 from waystation.core.losses import Lost
 from waystation.core.multicast import Subscriptions
-from waystation.core.visits import DAY
+from waystation.core.visits import DAY, VANISHED
 from waystation.journal.schema import INSTANT, MESSAGES, WRITTEN_VERSION
 from waystation.locations import is_remote
 from waystation.pipeline.kernels import node_tables
@@ -47,6 +47,7 @@ from waystation.pipeline.surveying import known_in
 from waystation.pipeline.tables import BUILT, DATE
 
 Row = dict[str, Any]
+_Rows = list[tuple[FileData, list[pa.Table]]]
 
 _OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "day")
 
@@ -97,24 +98,58 @@ def survey_of(
         return None
     own = _sought(data, Sought("recipient", frozenset([participant])))
     known = known_in(data)
-    made = _traces_of(own, known)
-    lost = [loss for loss in losses_in(made) if loss.lost.recipient == participant]
-    partial = sorted({loss.message_id for loss in lost if loss.origin is None})
-    if partial:  # broadcasts, of which others are named before it
-        whole = _sought(data, Sought("message_id", frozenset(partial)))
-        traced = _traces_of(whole, known)
-        lost = [loss for loss in lost if loss.origin is not None] + [
-            loss for loss in losses_in(traced) if loss.lost.recipient == participant
-        ]
-    if patterns:
-        topics = matcher_of(patterns)
-        heard = _sought(data, Sought("multicast_id", passes=lambda text: bool(topics.match(text))))
-        unnamed = losses_in(_traces_of(heard, known))
-        lost += [loss for loss in unnamed if loss.lost.recipient is None]
+    lost = [
+        *_lost_alone(data, known, own, participant),
+        *_lost_among_others(data, known, own, participant, patterns),
+    ]
     for one, rows in own:
         if one.keeps_members:
             lost += [loss for part in gossip_losses_in(one.node, rows) for loss in losses_in(part)]
     return _surveyed(data, known, lost)
+
+
+def _lost_alone(
+    data: Sequence[FileData], known: Known, own: _Rows, participant: str
+) -> Iterator[Loss]:
+    """What was for the participant only. Other nodes may name another address of the same route."""
+    alone = [(one, [_unicast(rows) for rows in parts]) for one, parts in own]
+    lost = [one for one in losses_in(_traces_of(alone, known)) if _is_for(one, participant)]
+    doubtful = {one.message_id for one in lost if one.origin is None or one.lost.reason == VANISHED}
+    yield from (one for one in lost if one.message_id not in doubtful)
+    if doubtful:
+        whole = _sought(data, Sought("message_id", frozenset(doubtful)))
+        again = losses_in(_traces_of(whole, known))
+        yield from (one for one in again if _is_for(one, participant))
+
+
+def _lost_among_others(
+    data: Sequence[FileData],
+    known: Known,
+    own: _Rows,
+    participant: str,
+    patterns: Collection[str],
+) -> Iterator[Loss]:
+    """What was published for the participant or, under these patterns, for nobody by name.
+
+    Each node names its own receivers, so all rows of such a message are read.
+    """
+    columns = [rows.column("multicast_id") for _, parts in own for rows in parts]
+    named = {id for column in columns for id in pc.unique(column).to_pylist()} - {None}
+    if not patterns and not named:
+        return
+    topics = matcher_of(patterns)
+    heard = Sought("multicast_id", passes=lambda text: text in named or bool(topics.match(text)))
+    for loss in losses_in(_traces_of(_sought(data, heard), known)):
+        if loss.lost.recipient is None or _is_for(loss, participant):
+            yield loss
+
+
+def _is_for(loss: Loss, participant: str) -> bool:
+    return loss.lost.recipient == participant
+
+
+def _unicast(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_null(rows.column("multicast_id")))
 
 
 def _surveyed(data: Sequence[FileData], known: Known, lost: list[Loss]) -> Survey:
@@ -130,7 +165,7 @@ def matcher_of(patterns: Iterable[str]) -> Subscriptions:
     return found
 
 
-def _sought(data: Sequence[FileData], sought: Sought) -> list[tuple[FileData, list[pa.Table]]]:
+def _sought(data: Sequence[FileData], sought: Sought) -> _Rows:
     """The rows about messages of each node that are sought."""
 
     def of_node(one: FileData) -> list[pa.Table]:
@@ -141,7 +176,7 @@ def _sought(data: Sequence[FileData], sought: Sought) -> list[tuple[FileData, li
         return [(one, rows) for one, rows in found if rows]
 
 
-def _traces_of(found: Iterable[tuple[FileData, list[pa.Table]]], known: Known) -> pa.Table:
+def _traces_of(found: _Rows, known: Known) -> pa.Table:
     """The traces of these rows of nodes, without their paths."""
     return _assembled(((one.node, rows) for one, parts in found for rows in parts), known)
 

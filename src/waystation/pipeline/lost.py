@@ -28,7 +28,7 @@ from waystation.pipeline.inprocess import (
     survey_of,
 )
 from waystation.pipeline.kernels import node_tables
-from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.kernels.node_data import FileData, Reject
 from waystation.pipeline.listing import EVERYTHING
 from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import TAKEN
@@ -77,6 +77,7 @@ class Answer(Struct, frozen=True):
     reach: Reach
     losses: list[LostCopy]
     incidents: list[Incident]
+    unread: int = 0  # files that could not be read, or not as a whole
 
 
 def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> Answer:
@@ -96,7 +97,8 @@ def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> 
             found = survey_of(data, question.participant, patterns)
     if found is None:
         found = survey_data(data)
-    return lost_in_survey(found, question, history)
+    answer = lost_in_survey(found, question, history)
+    return structs.replace(answer, unread=_unread(row for one in data for row in one.rejects))
 
 
 def lost_in_tables(out: str | Path, question: Question) -> Answer:
@@ -115,7 +117,26 @@ def lost_in_tables(out: str | Path, question: Question) -> Answer:
     chosen = list(_chosen(question, rows, _Subscribed(history)))
     ids = pa.array({loss.incident_id for loss in chosen}, pa.string())
     behind = _rows(tables, "incidents", pc.field("incident_id").isin(ids))
-    return Answer(reach, chosen, _behind(chosen, (Incident(**row) for row in behind)))
+    return Answer(
+        reach,
+        chosen,
+        _behind(chosen, (Incident(**row) for row in behind)),
+        _unread_for(tables),
+    )
+
+
+def _unread(rejects: Iterable[Reject]) -> int:
+    """How many files could not be read: what is rejected there is no row."""
+    return len({file for _, _, file, row, *_ in rejects if row is None})
+
+
+def _unread_for(tables: StoredTables) -> int:
+    """The same of the files that the tables were built from."""
+    rejects = tables.dataset("rejects")
+    if rejects is None or not rejects.files:
+        return 0
+    found = rejects.to_table(columns=["file"], filter=pc.field("row").is_null())
+    return len(pc.unique(found.column("file")))
 
 
 def lost_in_survey(found: Survey, question: Question, history: Iterable[Row] = ()) -> Answer:

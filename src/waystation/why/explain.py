@@ -19,7 +19,9 @@ def explain(journal: Path, message_id: str) -> Explanation:
     lookup = MessageLookup(journal)
     rows = lookup.message(message_id)
     if not rows:
-        unreadable = f" ({len(lookup.problems)} files could not be read)" * bool(lookup.problems)
+        count = len(lookup.problems)
+        files = "1 file" if count == 1 else f"{count} files"
+        unreadable = f" ({files} could not be read)" * bool(count)
         raise LocalError(
             f"the journal has no message {message_id}{unreadable}",
             rule="OB-4",
