@@ -291,6 +291,11 @@ def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
     assert [fault.number for fault in both.faults if fault.number not in (0, 2, BESIDE)] == []
 
 
+def test_a_hub_keeps_no_session_of_a_leaf_that_gave_it_up() -> None:
+    """A leaf over UDP goes on after a stop, and speaks to a hub that has forgotten it."""
+    assert try_seed(387, Plan(messages=125), [0]) == {}
+
+
 @pytest.mark.rule("CL-2", "CL-3")
 @pytest.mark.parametrize("name", ["ring", "mesh"])
 def test_hubs_in_a_circle_settle(name: str) -> None:

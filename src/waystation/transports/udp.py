@@ -186,6 +186,13 @@ class UdpLink(QueuedLink):
         """Send a goodbye behind the rest."""
         self._say(GOODBYE)
 
+    def abort(self) -> None:
+        """End at once; the peer is told, or it would keep its side until it has been idle."""
+        if self.state is not ConnectionState.CLOSED:
+            for datagram in control_datagrams(GOODBYE, self._number):
+                self._port.send(datagram, self)
+        super().abort()
+
     # Opening
 
     def open(self, *, waits: bool) -> None:
