@@ -18,8 +18,14 @@ from tests.pipeline.small import put_rows
 from waystation.core.corrections import HOUR, TRAFFIC, Link, Measured, corrections
 from waystation.core.coverage import Life
 from waystation.core.visits import Step
-from waystation.pipeline.inprocess import plain_rows
-from waystation.pipeline.tables import BUILT
+from waystation.pipeline.clocks import clocks_by_hour
+from waystation.pipeline.inprocess import nodes_of, plain_rows
+from waystation.pipeline.kernels.columns import coded_name
+from waystation.pipeline.kernels.evidence import Facts
+from waystation.pipeline.kernels.tracing import coded_steps, together, trace
+from waystation.pipeline.listing import EVERYTHING, list_journal
+from waystation.pipeline.surveying import all_links, facts_of, known_in, with_estimates
+from waystation.pipeline.tables import BUILT, BY_NAME, maker, table_of
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
 from waystation.why.lookup import MessageLookup
@@ -336,3 +342,27 @@ def _as_built(table: str, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(
         [{name: row.get(name) for name in schema.names} for row in rows], schema
     )
+
+
+class TablesOf(TablesInMemory):
+    """The tables of a journal in a directory, made by what a build runs in its tasks."""
+
+    def __init__(self, journal: Path) -> None:
+        data = list(nodes_of(list_journal(str(journal), EVERYTHING), EVERYTHING))
+        known = known_in(data)
+        steps = [
+            coded_steps(rows.append_column("node", coded_name(one.node, rows.num_rows)))
+            for one in data
+            for rows in one.coded_batches("messages")
+        ]
+        links = with_estimates(all_links(map(facts_of, data)), known.estimated)
+        self._rows = {
+            "traces": trace(together(steps), paths=True, facts=Facts(known)),
+            "clocks": clocks_by_hour(links),
+        }
+        for name in ("route_history", "expected", "audit", "session_history", "coverage"):
+            make, schema = maker(BY_NAME[name].made_by), BUILT[name]
+            parts = [part for one in data for part in make(one, {name}) if table_of(part) == name]
+            self._rows[name] = pa.concat_tables(
+                [part.select(schema.names).cast(schema) for part in parts] or [schema.empty_table()]
+            )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.core.journeys import MINUTE, NODES, SHORT
 from tests.why.fleets import (
@@ -17,15 +18,21 @@ from tests.why.fleets import (
     InMemory,
     MadeUp,
     TablesInMemory,
+    TablesOf,
     damaged,
     write_journal,
     write_tables,
 )
+from waystation import leaf
+from waystation.core.address import Address
+from waystation.core.routing import RoutingEntry
 from waystation.core.visits import Fate
-from waystation.testing import oracle
+from waystation.node import FAIL, Limits, Node
+from waystation.testing import async_test, collect, oracle, until
 from waystation.testing.oracle import Row, Tables
 from waystation.why import Explanation, explain, explanation_lines
 from waystation.why.journal import JournalSource
+from waystation.why.lookup import MessageLookup
 from waystation.why.story import explained
 from waystation.why.tables import TableSource, explain_from_tables
 
@@ -109,6 +116,45 @@ def test_whatever_became_of_journals_both_tell_the_same(
     if damage is not None:
         journal = damaged(journal, damage)
     assert_told_alike(InMemory(journal), TablesInMemory(journal), of_each_message(journal))
+
+
+@pytest.mark.rule("SP-8")
+@async_test
+async def test_what_live_nodes_record_is_explained_alike(tmp_path: Path) -> None:
+    async with Node("hub", hub=True, journal=tmp_path, limits=Limits(heartbeat=0.0)) as hub:
+        got = collect(hub, "sink")
+
+        @hub.worker("echo")
+        async def answer(_message: object, _context: object) -> bytes:
+            return b"!"
+
+        far = RoutingEntry("far", Address.parse("1#127.0.0.1:1"), local=False)
+        for seconds in (0, 60):  # renewed
+            hub.put_route(replace(far, expiry=hub.now() + 1_000 * seconds + 20))
+        listening = await hub.listen("tcp://127.0.0.1:0")
+        async with leaf(listening.url, name="truck", journal=tmp_path) as truck:
+            await truck.request("echo", b"?", timeout=9)
+            await truck.send("sink", b"!")
+            await truck.publish("a/news", b"nobody hears it")
+            for name in ("far", "fra", "sink"):
+                await hub.send(name, b"!", policy=FAIL, ttl=0.0 if name == "sink" else None)
+            await until(lambda: got)
+    tables, lookup = TablesOf(tmp_path), MessageLookup(tmp_path)
+    ids = {row["message_id"] for row in tables.rows("traces")}
+    assert len(ids) >= 6
+    entries = 0
+    for id in ids:
+        told = explained(JournalSource(lookup, id, lookup.message(id)), id)
+        found = explained(TableSource(tables, id, tables.traces(id)), id)
+        assert told_of(told) == told_of(found)
+        for mine, other in zip(told.hops, found.hops, strict=True):
+            assert mine.explanation == other.explanation
+            assert mine.as_expected == other.as_expected
+            for one, same in zip(mine.expected, other.expected, strict=True):
+                if one.entry is not None:
+                    assert one == same
+                    entries += 1
+    assert entries >= 3
 
 
 def test_the_table_of_traces_alone_tells_what_became_of_each_copy() -> None:

@@ -23,7 +23,7 @@ from waystation.why.claims import ClaimsThen
 from waystation.why.clocks import Clocks
 from waystation.why.explanation import Decision
 from waystation.why.lookup import MessageLookup, Row
-from waystation.why.source import Interval, Subscribed, answer_among
+from waystation.why.source import Interval, Subscribed, answer_among, held_since
 from waystation.why.story import agree
 from waystation.why.tunnelled import attempts_joined, is_tunnelled
 
@@ -196,19 +196,11 @@ class JournalSource:
             decision.address,
             str(entry.address),
             entry.local,
-            self._since(visit, verdict.recipient, str(entry.address)),
+            held_since(
+                self.entries(visit, verdict.recipient), visit.received_at, str(entry.address)
+            ),
             _us(entry.expiry),
         )
-
-    def _since(self, visit: Visit, name: str, address: str) -> int | None:
-        """When the routing entry got its address."""
-        held = [entry for entry in self.entries(visit, name) if entry.since <= visit.received_at]
-        since = None
-        for entry in reversed(held):
-            if entry.address != address or (since is not None and entry.until != since):
-                break
-            since = entry.since
-        return since
 
     # What the node knew
 

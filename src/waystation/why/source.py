@@ -25,6 +25,19 @@ class Interval(Struct, frozen=True):
     expiry: int | None  # None for never
 
 
+def held_since(entries: Iterable[Interval], at: int, address: str) -> int | None:
+    """When a routing entry that is valid at a time got its address; renewals do not count.
+
+    `entries` are those of its name, in order.
+    """
+    since = None
+    for entry in reversed([entry for entry in entries if entry.since <= at]):
+        if entry.address != address or (since is not None and entry.until != since):
+            break
+        since = entry.since
+    return since
+
+
 class Subscribed(Struct, frozen=True):
     """A subscription, and when it was valid."""
 

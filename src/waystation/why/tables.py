@@ -24,7 +24,7 @@ from waystation.errors import LocalError
 from waystation.why.claims import ClaimsThen
 from waystation.why.explanation import Decision, Explanation
 from waystation.why.finished import StoredTables
-from waystation.why.source import Interval, Row, Subscribed, answer_among
+from waystation.why.source import Interval, Row, Subscribed, answer_among, held_since
 from waystation.why.story import explained
 
 _OF_STEP: Final = (
@@ -198,7 +198,7 @@ class TableSource:
             row["address"],
             None if entry is None else entry.address,
             None if entry is None else entry.local,
-            None if entry is None else entry.since,
+            None if entry is None else held_since(held, visit.received_at, entry.address),
             None if entry is None else entry.expiry,
         )
 
