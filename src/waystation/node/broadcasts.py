@@ -13,7 +13,7 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from msgspec import structs
 
@@ -52,6 +52,9 @@ from waystation.transports.transport import Broadcaster, BrokerState
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
+
+_FIRST: Final = Copy.FIRST  # looked up for each broadcast
+_FORWARDED: Final = Outcome.FORWARDED
 
 _log = logging.getLogger("waystation.node")
 
@@ -319,7 +322,7 @@ class Broadcasts:
         arrival = Arrival(message, received_at, from_global, multicast_id, via, None, sender)
         copy = self._meet(arrival)
         verdicts: list[Verdict] = []
-        if copy is Copy.FIRST:
+        if copy is _FIRST:
             full = self._fan_out(arrival, verdicts)
         else:  # those here had their copies of the first
             verdicts.append(self._kernel.drop(arrival, Reason.DUPLICATE))
@@ -347,7 +350,7 @@ class Broadcasts:
         message, multicast_id = arrival.message, arrival.multicast_id
         assert multicast_id is not None
         if len(message.return_route.addresses) >= self._kernel.router.hop_limit:
-            return Copy.FIRST  # it ends here, and another may have come a shorter way
+            return _FIRST  # it ends here, and another may have come a shorter way
         return self._copies.meet(message.id, multicast_id, upward=not arrival.from_global)
 
     def _announce_publisher(self, provider: str, visible: bool | None) -> None:
@@ -420,7 +423,7 @@ class Broadcasts:
         kernel, message = self._kernel, arrival.message
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
-            verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
+            verdict = Verdict(_FORWARDED, None, None, parent.address)
             copy = Outbound(parent, message, (verdict,))
             verdict = copy.offer(arrival)
             if type(verdict) is NoRoom:
@@ -430,7 +433,7 @@ class Broadcasts:
         if not kernel.hierarchy.parents:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
-            up = Verdict(Outcome.FORWARDED, None, None, topic)
+            up = Verdict(_FORWARDED, None, None, topic)
             for broadcaster, session in self.broadcasters.items():
                 on_end = partial(self._end_upward, arrival, up, session)
                 reason = broadcaster.publish(arrival.multicast_id, message, on_end)

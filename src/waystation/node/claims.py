@@ -61,6 +61,7 @@ OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
 _DIGITS: Final = frozenset("0123456789abcdef")
+_WITHDRAWN: Final = Cause.WITHDRAWN  # looked up for each name that is taken back
 NONE_ENDED: Final = (0, 1)
 """Lowest numbers that end no claim: not told, and that of an owner's first session."""
 
@@ -822,7 +823,7 @@ def _is_of_subscriber(name: str) -> bool:
 def _source(before: Claim | None, why: str) -> Source:
     """Whose word it was that the best claim to a name went."""
     if why == TAKEN_BACK:
-        cause = Cause.WITHDRAWN
+        cause = _WITHDRAWN
     else:
         cause = Cause.SESSION_CLOSED if why.startswith(SESSION_ENDED) else Cause.CLAIM
     return cause, None if before is None else before.session.decode(), None

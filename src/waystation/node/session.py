@@ -67,6 +67,7 @@ Ending: TypeAlias = tuple[Reason | None, str]  # why a link is gone, or could no
 TOO_MANY_SESSIONS: Final = "the limit of sessions is reached"
 
 _log = logging.getLogger("waystation.node")
+_FORWARDED: Final = Outcome.FORWARDED  # looked up for each message
 _OPEN: Final = State.OPEN  # looked up for each message that waited
 _FREE: Final = Flow.FREE
 _HELD: Final = Flow.HELD
@@ -482,7 +483,7 @@ class Session(Struct, eq=False):
             return self._by_place
         if first.data == self.address.data:
             return self._by_name
-        return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
+        return (Verdict(_FORWARDED, None, first.name, self.place),)
 
     # The owner of a link
 

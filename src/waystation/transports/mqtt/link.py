@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from waystation.transports.mqtt.transport import Mqtt
 
 _LONGEST_EXPIRY: Final = 0xFFFFFFFF
+_OPEN: Final = ConnectionState.OPEN  # looked up for each message
+_CLOSED: Final = ConnectionState.CLOSED
 
 
 def expiry_seconds(expiry: Expiry) -> int | None:
@@ -103,7 +105,7 @@ class MqttLink(BaseLink):
     @property
     def is_receiving(self) -> bool:
         """Whether it takes what the peer sends: neither side has ended it."""
-        return self.state is ConnectionState.OPEN and self._ending is None
+        return self.state is _OPEN and self._ending is None
 
     def open(self) -> None:
         """Tell the owner that the link can be used."""
@@ -176,7 +178,7 @@ class MqttLink(BaseLink):
 
     def _message_acknowledged(self, code: PubAckReasonCode) -> None:
         self._acknowledged(code)
-        if self.state is not ConnectionState.CLOSED:  # else the broker took it for nobody
+        if self.state is not _CLOSED:  # else the broker took it for nobody
             self._sent += 1
 
     def _acknowledged(self, code: PubAckReasonCode) -> None:

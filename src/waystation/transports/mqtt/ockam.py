@@ -62,6 +62,12 @@ class Kind(IntEnum):
     UNKNOWN = 7  # there is no such link here (any more)
 
 
+_MESSAGE: Final = Kind.MESSAGE  # looked up for each message
+_ASKING: Final = Kind.ASKING
+_CLOSE: Final = Kind.CLOSE
+_NUMBERED: Final = (Kind.MESSAGE, Kind.ASKING, Kind.CLOSE)
+
+
 def write_label(kind: Kind, tag: bytes, number: int = 0, taken: int = 0) -> bytes:
     """The correlation data of a publication.
 
@@ -194,7 +200,7 @@ class OckamLink(PlainLink):
         if not self._connection.fits(len(frame) + len(self.place)):
             return Reason.TOO_LARGE
         expiry = expiry_seconds(message.expiry)
-        self._give(Kind.MESSAGE, frame, expiry, self._message_acknowledged)
+        self._give(_MESSAGE, frame, expiry, self._message_acknowledged)
         return None
 
     # What the transport tells
@@ -213,7 +219,7 @@ class OckamLink(PlainLink):
     def heard(self, kind: int, number: int, taken: int, payload: bytes) -> None:
         """Take what the peer published for this link."""
         self._note_taken(taken)
-        if kind in (Kind.MESSAGE, Kind.ASKING, Kind.CLOSE):
+        if kind in _NUMBERED:
             if self._is_new(number) and self.is_receiving:
                 self._take_numbered(kind, payload)
         elif kind == Kind.UNKNOWN:
@@ -239,11 +245,11 @@ class OckamLink(PlainLink):
         return True
 
     def _take_numbered(self, kind: int, payload: bytes) -> None:
-        if kind == Kind.CLOSE:
+        if kind == _CLOSE:
             self._end_when_handed_in(None, "closed by the peer")
             return
         self.take_frame(payload)
-        self._asked |= kind == Kind.ASKING
+        self._asked |= kind == _ASKING
         if self._ending is not None:
             self.say(Kind.UNKNOWN)
 
@@ -280,10 +286,10 @@ class OckamLink(PlainLink):
         self._since_asked += 1
         self._bytes_since_asked += size
         limits = self._hub.limits
-        if kind is Kind.MESSAGE and (
+        if kind is _MESSAGE and (
             4 * self._since_asked >= limits.window or 4 * self._bytes_since_asked >= limits.unsent
         ):
-            kind = Kind.ASKING
+            kind = _ASKING
             self._since_asked = self._bytes_since_asked = 0
         label = write_label(kind, self._tag, self._number, self._taken)
         reason = self._publish(self.place, payload, on_ack, expiry=expiry, correlation=label)
