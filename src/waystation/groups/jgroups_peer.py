@@ -234,6 +234,8 @@ class JGroupsPeer:
 class _RouterConnection(Connection):
     """A connection to the router; `ended` tells its end."""
 
+    has_strangers = True
+
     def __init__(self, peer: JGroupsPeer) -> None:
         super().__init__(ConnectionLimits(first_byte=None))
         self._peer = peer

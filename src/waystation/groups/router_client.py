@@ -96,6 +96,8 @@ class ClientConnection(Connection):
 class RouterConnection(ClientConnection):
     """One connection to a router: registers its member, and hands in what the router says."""
 
+    has_strangers = True
+
     def __init__(self, place: str, settings: CarrierSettings, owner: Routers) -> None:
         super().__init__(place, settings, owner.writable)
         self.roster: dict[Uuid, None] = {}  # who is registered there

@@ -82,6 +82,7 @@ class ClientConnection(Connection):
         "_large", "_largest", "_reader", "admission", "receive_maximum", "session",
         "who",
     )  # fmt: skip
+    has_strangers = True
 
     session: Session  # once it is admitted
 
