@@ -17,10 +17,15 @@ from tests.gossip_router.clients import serving as routing
 from tests.mqtt.broker.test_broker import client, serving
 from tests.net.test_connection import Noted
 from tests.node.live import runs_on_every_loop
+from waystation.core.address import Route
+from waystation.core.message import Message
 from waystation.groups import JGroupsPeer
 from waystation.net import connection, sockets
-from waystation.testing import until
-from waystation.wire.jgroups5 import Message
+from waystation.net.place import parse_place
+from waystation.node import Node
+from waystation.testing import DEADLINE, collect, until
+from waystation.wire import jgroups5
+from waystation.wire.ockam import PREFACE, encode_frame
 
 Acknowledged = list[socket.socket]
 
@@ -67,8 +72,8 @@ async def test_a_member_of_a_group_may_say_two_things_to_another_one(
         await one.join("g", 1)
         await two.join("g", 2)
         assert not acknowledged
-        one.say(Message("g", uuid(2), uuid(1), b"x"))
-        assert isinstance(await two.frame(), Message)
+        one.say(jgroups5.Message("g", uuid(2), uuid(1), b"x"))
+        assert isinstance(await two.frame(), jgroups5.Message)
         await until(lambda: acknowledged)
 
 
@@ -82,9 +87,28 @@ async def test_a_router_may_pass_on_two_things_to_a_member(acknowledged: Acknowl
         await member.join("g", 1)
         await peer.members()
         acknowledged.clear()
-        member.say(Message("g", None, uuid(1), b"x"))
+        member.say(jgroups5.Message("g", None, uuid(1), b"x"))
         await member.sync()  # so that the router had an answer for it
         await until(lambda: acknowledged)
+
+
+@runs_on_every_loop
+async def test_a_node_of_another_make_may_say_two_things(acknowledged: Acknowledged) -> None:
+    async with Node("here") as here, Node("there") as there:
+        got = collect(there, "sink")
+        door = await there.listen("tcp://127.0.0.1:0")
+        await here.connect(door.url, name="there", wait=DEADLINE)
+        await until(lambda: there.sessions and there.sessions[0].hello is not None)
+        acknowledged.clear()
+        await here.send("there => sink", b"of a node of ours")
+        await until(lambda: len(got) == 1)
+        assert not acknowledged
+        _, writer = await asyncio.open_connection(*parse_place(door.url.removeprefix("tcp://")))
+        writer.write(PREFACE)
+        message = Message(Route.parse("sink"), Route.parse("app"), b"of another make")
+        writer.write(encode_frame(message))
+        await until(lambda: len(got) == 2 and acknowledged)
+        writer.close()
 
 
 @runs_on_every_loop

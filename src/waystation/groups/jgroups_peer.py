@@ -234,8 +234,6 @@ class JGroupsPeer:
 class _RouterConnection(Connection):
     """A connection to the router; `ended` tells its end."""
 
-    has_strangers = True
-
     def __init__(self, peer: JGroupsPeer) -> None:
         super().__init__(ConnectionLimits(first_byte=None))
         self._peer = peer
@@ -255,6 +253,11 @@ class _RouterConnection(Connection):
             return
         for value in values:
             self._peer.heard(value)
+
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: the router may be JGroups' own."""
+        return True
 
     def count_unfinished(self) -> int:
         """What is there of a frame."""

@@ -96,8 +96,6 @@ class ClientConnection(Connection):
 class RouterConnection(ClientConnection):
     """One connection to a router: registers its member, and hands in what the router says."""
 
-    has_strangers = True
-
     def __init__(self, place: str, settings: CarrierSettings, owner: Routers) -> None:
         super().__init__(place, settings, owner.writable)
         self.roster: dict[Uuid, None] = {}  # who is registered there
@@ -132,6 +130,11 @@ class RouterConnection(ClientConnection):
         """Register, and ask for the others."""
         super().on_open()
         self.start_timer(self._beat_interval, self._beat)
+
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: the router may be JGroups' own."""
+        return True
 
     def on_data(self, data: bytes) -> None:
         """Hand in what the router said."""

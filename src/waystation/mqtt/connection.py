@@ -104,7 +104,6 @@ class BrokerConnection(Connection):
         "_waiting_bytes", "_window", "_written_before", "answered", "finished",
         "is_crowded",
     )  # fmt: skip
-    has_strangers = True
 
     def __init__(self, client: MqttClient) -> None:
         limits = client.limits
@@ -275,6 +274,11 @@ class BrokerConnection(Connection):
         self._relax()
         if self._reader.error is not None:
             self.fail(Reason.MALFORMED, str(self._reader.error))
+
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: it is a broker."""
+        return True
 
     def count_unfinished(self) -> int:
         """What is there of a packet."""

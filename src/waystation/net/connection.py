@@ -24,7 +24,7 @@ import logging
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -129,12 +129,6 @@ class BaseConnection(OneTimer):
         "failure", "input_budget", "limits", "peer_is_slow", "pieces", "place", "server", "state",
         "transport", "unfinished", "written",
     )  # fmt: skip
-
-    has_strangers: ClassVar[bool] = False
-    """Whether its peers are programs of another make, which may hold back what is small.
-
-    They do until what they sent before is acknowledged; ours never do.
-    """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         super().__init__()
@@ -364,6 +358,14 @@ class BaseConnection(OneTimer):
             if self._frame_timer is None and self._frame_time is not None:
                 self._frame_timer = self._loop.call_later(self._frame_time, self._check_frame)
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Whether the peer is a program of another make, which may hold back what is small.
+
+        It does until what it sent before is acknowledged; ours never do.
+        """
+        return False
+
     def acknowledge(self) -> None:
         """Have the system acknowledge what was read, as it has not been with an answer.
 
@@ -591,7 +593,7 @@ class Connection(BaseConnection, asyncio.Protocol):
             if held or before:
                 # With a frame completed there is less than what was there and what came.
                 self.note_unfinished(held, is_new=not before or held < before + len(data))
-            if (held or self.has_strangers) and self.written == written:
+            if (held or self.is_with_stranger) and self.written == written:
                 self.acknowledge()
 
 

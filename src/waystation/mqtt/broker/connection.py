@@ -82,7 +82,6 @@ class ClientConnection(Connection):
         "_large", "_largest", "_reader", "admission", "receive_maximum", "session",
         "who",
     )  # fmt: skip
-    has_strangers = True
 
     session: Session  # once it is admitted
 
@@ -127,6 +126,11 @@ class ClientConnection(Connection):
         finally:
             broker.is_reading = False
             broker.flush()
+
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: it is any MQTT client."""
+        return True
 
     def count_unfinished(self) -> int:
         """What is there of a packet."""
