@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from tests.peers.kept import PeerMissing, called, kept, needed, tool
@@ -109,12 +109,15 @@ class JavaApp:
 
 
 @contextlib.asynccontextmanager
-async def java_app(kind: str, where: str | int, name: str) -> AsyncIterator[JavaApp]:
+async def java_app(
+    kind: str, where: str | int, name: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[JavaApp]:
     """A program of a kind (`ws`, `mqtt`, `controller`), where App.java says what it needs."""
     home = needed("the Java peer `joynr`", build)
     java = needed("the Java peer `joynr`", lambda: tool("java"))
     folder = tempfile.mkdtemp(prefix="joynr-")
     arguments = ["-Xmx192m", "-cp", f"{home}/classes:{home}/lib/*", "App", kind, str(where), folder]
+    arguments += [f"{key}={value}" for key, value in (settings or {}).items()]
     with (Path(folder) / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             java,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -288,10 +289,11 @@ def test_the_journal_tells_who_came_and_went(tmp_path: Path, start: Start) -> No
         a.leave()
         assert router.end() == 0
     done = subprocess.run(
-        [*WAYSTATION, "journal", "cat", str(tmp_path / "J"), "--table", "members"],
+        [*WAYSTATION, "journal", "cat", str(tmp_path / "J"), "--table", "members", "--json"],
         capture_output=True,
         text=True,
         check=True,
     )
-    found = re.findall(r" members (\w+) grp=demo .*name=(\w)", done.stdout)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [(row["kind"], row["name"]) for row in rows if row["grp"] == "demo"]
     assert found == [("join", "A"), ("join", "B"), ("suspect", "B"), ("leave", "A")]

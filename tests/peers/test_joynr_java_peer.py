@@ -136,18 +136,15 @@ async def test_an_application_and_our_own_workers() -> None:
 
 
 @asynccontextmanager
-async def bridge() -> AsyncIterator[tuple[Node, str, str]]:
+async def bridge(prefix: str = "") -> AsyncIterator[tuple[Node, str, str]]:
     """A hub between applications and a broker, with the global directory, and where both are."""
     broker = Broker()
     await broker.start("127.0.0.1:0")
-    mqtt = Mqtt(f"mqtt://{broker.place}", topic="hubs/hub", format="joynr")
+    topic = f"{prefix}hubs/hub"
+    mqtt = Mqtt(f"mqtt://{broker.place}", topic=topic, prefix=prefix, format="joynr")
     try:
-        async with controller(transports=[mqtt], directory=True, topic="hubs/hub") as (
-            node,
-            place,
-            _,
-        ):
-            await node.listen("mqtt://hubs/hub", outside=True)
+        async with controller(transports=[mqtt], directory=True, topic=topic) as (node, place, _):
+            await node.listen(f"mqtt://{topic}", outside=True)
             await node.listen("mqtt://discoverydirectory_channelid", outside=True)
             yield node, place, broker.place
     finally:
@@ -167,6 +164,53 @@ async def test_an_application_at_our_hub_and_one_at_the_broker() -> None:
         await bob.does("provide yard global", "provided")
         await alice.does("find yard then", "found")
         await everything_works(bob, alice)
+
+
+BACKEND = {
+    "joynr.messaging.channelid": "backend-1",
+    "joynr.messaging.mqtt.enable.sharedsubscriptions": "true",
+    "joynr.messaging.mqtt.topicprefix.unicast": "fleet/",
+    "joynr.messaging.mqtt.topicprefix.multicast": "fleet/",
+    "joynr.participant.fleet.way.door.v1": "door-of-the-backend",
+}
+"""Of nodes that share a topic, of which each message reaches one; and prefixes of topics."""
+
+
+@patiently
+async def test_a_backend_of_two_nodes_that_share_their_subscription() -> None:
+    async with (
+        bridge("fleet/") as (_, place, at_broker),
+        java_app("ws", port_of(place), "alice") as alice,
+        java_app("mqtt", f"tcp://{at_broker}", "bob", BACKEND) as bob,
+        java_app("mqtt", f"tcp://{at_broker}", "carol", BACKEND) as carol,
+    ):
+        for node in (bob, carol):
+            await node.does("provide fleet global", "provided")
+        await alice.does("find fleet global", "found")
+        for number in range(3):
+            await alice.does(f"open {number}", f"opened welcome {number}")
+        for number in range(6):
+            alice.say(f"knock {number}")
+        every = sorted(f"knocked {number}" for number in range(6))
+        both = (bob.lines, carol.lines)
+        heard = functools.partial(knocks, *both)
+        await until(lambda: len(heard()) == len(every), seconds=60)
+        assert heard() == every
+        assert all(any(line.startswith("knocked") for line in lines) for lines in both)
+        # What a node asks is answered to that node alone.
+        await alice.does("provide yard global", "provided")
+        for node in (bob, carol):
+            await node.does("find yard global", "found")
+            await everything_works(alice, node)
+        # Broadcasts go below the prefix, to every node.
+        await alice.does("hear eu *", "hearing")
+        await carol.does("ring do eu de", "ringing")
+        await alice.hears("rang do")
+
+
+def knocks(*lines: list[str]) -> list[str]:
+    """Who knocked at any of several applications."""
+    return sorted(line for each in lines for line in each if line.startswith("knocked"))
 
 
 @pytest.mark.ci

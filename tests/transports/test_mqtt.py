@@ -810,6 +810,28 @@ def test_what_says_nothing_of_its_sender_is_delivered_by_recipient(kind: str, bo
 
 
 @async_test
+async def test_what_a_provider_publishes_reaches_a_node_that_listens_to_nobody() -> None:
+    async with (
+        broker_here() as broker,
+        raw_client(broker.place, []) as client,
+    ):
+        mqtt = Mqtt(f"mqtt://{broker.place}", topic="leaves/1", format="joynr", backoff=soon())
+        headers = {"t": "p", "id": "1"}
+        said = smrf.SmrfMessage("radio", "unheard-of", headers=headers, body=PUBLICATION)
+        async with Node("leaf", transports=[mqtt]) as node:
+            got = collect(node, "radio")
+            session = await node.connect("mqtt://devices/7", wait=DEADLINE)
+            for openings in (1, 2):  # which forgets who is behind the link
+                await until(partial(opened, session, openings))
+                client.connection.publish("leaves/1/low", smrf.encode(said), 1)
+                await until(partial(has, got, openings))
+                answer = got[-1].reply_from(Address(0, b"radio"), ONE_WAY, id=node.new_id())
+                assert (await node.route(answer)).reason is Reason.NO_ROUTE
+                session.abort_link()
+            assert not mqtt.counts["unknown"]
+
+
+@async_test
 async def test_a_reply_over_mqtt_has_the_headers_and_the_expiry_of_its_request() -> None:
     seen: list[PublishPacket] = []
 
@@ -836,6 +858,10 @@ async def test_a_reply_over_mqtt_has_the_headers_and_the_expiry_of_its_request()
         assert reply.headers["c-tenant"] == "7"
         assert 0 < int(seen[0].message_expiry_interval or 0) <= 40
         assert ("c-tenant", "7") in seen[0].user_properties
+
+
+def has(got: list[Message], count: int) -> bool:
+    return len(got) == count
 
 
 def here_route(node: Node, topic: str) -> Route:

@@ -26,6 +26,7 @@ class Notes:
     def __init__(self, name: bytes = b"link") -> None:
         self.address = Address(0, name)
         self.admitted = True
+        self.is_stranger = False
         self.account: Account | None = None
         self.link: Link | None = None
         self.told: list[str] = []

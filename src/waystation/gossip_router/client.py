@@ -105,13 +105,15 @@ class Client(BufferedConnection):
             self._late += router.view[start:end]
             return
         router.heard(self)
-        reader = self.reader
+        reader, written = self.reader, self.written
         if start == len(reader.held) and end >= reader.need:
             reader.held.clear()
             self._serve(router.buffer, end)
         else:
             self._collect(router.view[start:end])
         router.flush()
+        if self.written == written:  # as after a message to others
+            self.acknowledge()
 
     def on_last_words(self, data: bytes) -> None:
         """Serve what it said before its connection was lost, without waiting for its turn.

@@ -254,6 +254,11 @@ class _RouterConnection(Connection):
         for value in values:
             self._peer.heard(value)
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: the router may be JGroups' own."""
+        return True
+
     def count_unfinished(self) -> int:
         """What is there of a frame."""
         return self._decoder.pending

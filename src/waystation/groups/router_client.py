@@ -131,6 +131,11 @@ class RouterConnection(ClientConnection):
         super().on_open()
         self.start_timer(self._beat_interval, self._beat)
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: the router may be JGroups' own."""
+        return True
+
     def on_data(self, data: bytes) -> None:
         """Hand in what the router said."""
         self._missed_beats = 0

@@ -36,7 +36,6 @@ from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
 from waystation.mqtt.packets import PING, Inflight, PacketReader, acknowledgement, words_of
 from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
-from waystation.net.sockets import acknowledge_at_once
 
 if TYPE_CHECKING:
     from waystation.mqtt.client import MqttClient
@@ -101,8 +100,8 @@ class BrokerConnection(Connection):
 
     __slots__ = (
         "_client", "_drained", "_heard", "_inflight", "_keep_alive", "_largest", "_limits",
-        "_owner", "_qos", "_reader", "_socket", "_telling", "_unacknowledged", "_untold",
-        "_waiting", "_waiting_bytes", "_window", "_written_before", "answered", "finished",
+        "_owner", "_qos", "_reader", "_telling", "_unacknowledged", "_untold", "_waiting",
+        "_waiting_bytes", "_window", "_written_before", "answered", "finished",
         "is_crowded",
     )  # fmt: skip
 
@@ -115,7 +114,6 @@ class BrokerConnection(Connection):
         self._limits = limits
         self._client = client
         self._owner = client.owner
-        self._socket: Any = None
         self._reader = PacketReader(limits.packet)
         self._inflight: Inflight[Any] = Inflight()  # each an OnAck, or the filters asked for
         self._unacknowledged = 0  # messages among them
@@ -255,8 +253,6 @@ class BrokerConnection(Connection):
 
     def on_open(self) -> None:
         """Say who we are."""
-        assert self.transport is not None
-        self._socket = self.transport.get_extra_info("socket")
         self.write(self._client.connect_packet().write())
 
     def on_data(self, data: bytes) -> None:
@@ -265,7 +261,6 @@ class BrokerConnection(Connection):
             self.fail(Reason.MALFORMED, "the answer is not that of an MQTT 5 broker")
             return
         self._heard = self._loop.time()
-        acknowledge_at_once(self._socket)
         published = self._serve(self._reader.feed(data))
         if published and self.is_open:
             self._owner.received(published)
@@ -279,6 +274,11 @@ class BrokerConnection(Connection):
         self._relax()
         if self._reader.error is not None:
             self.fail(Reason.MALFORMED, str(self._reader.error))
+
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: it is a broker."""
+        return True
 
     def count_unfinished(self) -> int:
         """What is there of a packet."""

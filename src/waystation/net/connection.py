@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -31,7 +32,7 @@ from waystation.core.budget import Account
 from waystation.core.outcome import Reason
 from waystation.net.last_words import LastWords
 from waystation.net.place import place_of
-from waystation.net.sockets import prepare
+from waystation.net.sockets import acknowledge_at_once, prepare
 
 if TYPE_CHECKING:
     from waystation.net.server import InputBudget, Server
@@ -124,7 +125,7 @@ class BaseConnection(OneTimer):
     __slots__ = (
         "_batches", "_flush_due", "_frame_mark", "_frame_since", "_frame_time", "_frame_timer",
         "_given", "_held", "_immediate", "_in_parts", "_last_words", "_settle_due", "_settle_now",
-        "_settled", "_size", "_turn", "account",
+        "_settled", "_size", "_socket", "_turn", "account",
         "failure", "input_budget", "limits", "peer_is_slow", "pieces", "place", "server", "state",
         "transport", "unfinished", "written",
     )  # fmt: skip
@@ -139,6 +140,7 @@ class BaseConnection(OneTimer):
         self.account: Account | None = None  # of whoever the connection is for: counts those bytes
         self.input_budget: InputBudget | None = None  # of all connections of one listener
         self.transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None  # of TCP, once connected
         self.server: Server | None = None  # that accepted it
         self.written = 0  # bytes
         self.peer_is_slow = False  # more than `high_water` bytes wait for the peer to read
@@ -356,6 +358,22 @@ class BaseConnection(OneTimer):
             if self._frame_timer is None and self._frame_time is not None:
                 self._frame_timer = self._loop.call_later(self._frame_time, self._check_frame)
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Whether the peer is a program of another make, which may hold back what is small.
+
+        It does until what it sent before is acknowledged; ours never do.
+        """
+        return False
+
+    def acknowledge(self) -> None:
+        """Have the system acknowledge what was read, as it has not been with an answer.
+
+        Without it the peer may wait for that before it sends the rest, or another message.
+        """
+        if self._socket is not None:
+            acknowledge_at_once(self._socket)
+
     def change_frame_time(self, seconds: float | None) -> None:
         """Give the peer another time than `limits.frame` for the frame that begins now."""
         if seconds != self._frame_time:
@@ -403,7 +421,8 @@ class BaseConnection(OneTimer):
             return
         self.state = ConnectionState.GREETING
         self._last_words = LastWords(made)
-        prepare(transport.get_extra_info("socket"), limits.dead, user_timeout=limits.user_timeout)
+        found = transport.get_extra_info("socket")
+        self._socket = prepare(found, limits.dead, user_timeout=limits.user_timeout)
         high = limits.high_water
         if self.account is not None:  # it counts for what it is for, and is to leave room there
             high = min(high, self.account.limit // 8)
@@ -568,12 +587,14 @@ class Connection(BaseConnection, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand in what came, unless nothing is read any more, and see what is left in part."""
         if _GREETING <= self.state <= _OPEN:
-            before = self.unfinished
+            before, written = self.unfinished, self.written
             self.on_data(data)
             held = self.count_unfinished()
             if held or before:
                 # With a frame completed there is less than what was there and what came.
                 self.note_unfinished(held, is_new=not before or held < before + len(data))
+            if (held or self.is_with_stranger) and self.written == written:
+                self.acknowledge()
 
 
 class BufferedConnection(BaseConnection, asyncio.BufferedProtocol):

@@ -24,15 +24,17 @@ def new_socket(family: int, kind: int) -> socket.socket:
     return made
 
 
-def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
+def prepare(
+    found: socket.socket | None, dead: float, *, user_timeout: bool = False
+) -> socket.socket | None:
     """Send small messages at once, and have the system probe a quiet peer's machine.
 
     After `dead` seconds without a sign of life, the system ends the connection. With `user_timeout`
     it also does so when the peer acknowledges nothing of what was sent for that long; without it,
-    a peer that lives and is slow to read keeps its connection.
+    a peer that lives and is slow to read keeps its connection. Returns it, if it is TCP's.
     """
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
-        return
+        return None
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead / 2)))
@@ -40,15 +42,16 @@ def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = Fa
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     if user_timeout:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
+    return found
 
 
-def acknowledge_at_once(found: socket.socket | None) -> None:
+def acknowledge_at_once(found: socket.socket) -> None:
     """Have the system acknowledge at once what it has received, this one time.
 
     A sender that has not set TCP_NODELAY holds back a small packet until the one before it is
     acknowledged, and the system by default waits 40 ms for something to send along with that.
     """
-    if found is not None and _QUICKACK is not None:
+    if _QUICKACK is not None:
         with suppress(OSError):
             found.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 

@@ -492,6 +492,11 @@ class Session(Struct, eq=False):
         """Whether the peer of this link has proven all that it has to."""
         return self._greeting.admitted
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the peer has not said hello, as nodes of ours do."""
+        return self._greeting.peer is None
+
     def opened(self, link: Link) -> None:
         """Greet the peer, if there is room for one more session."""
         self._link = link

@@ -62,6 +62,7 @@ class HostilePeer:
     def __init__(self, leave_when: str = "") -> None:
         self.address = Address(0, b"hostile")
         self.admitted = True
+        self.is_stranger = True
         self.account = None
         self.is_held = False
         self.is_over = False

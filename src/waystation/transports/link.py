@@ -57,6 +57,11 @@ class StreamLink(Connection):
             return None
         return secured(self.transport, None if self.server is None else self.server.certificate)
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Whether the peer is no node of ours, such as Ockam's or an application of joynr's."""
+        return self._owner.is_stranger
+
     def on_crowded(self) -> None:
         """Let senders wait."""
         self._owner.pause()

@@ -38,6 +38,10 @@ class LinkOwner(Protocol):
         """
 
     @property
+    def is_stranger(self) -> bool:
+        """Whether the peer has not said that it is a node of ours."""
+
+    @property
     def account(self) -> Account | None:
         """Counts the bytes that a link holds of messages in part; None if nobody counts them."""
 

@@ -362,6 +362,7 @@ class _Nobody:
 
     address: Final = Address(0, b"")
     admitted: Final = False
+    is_stranger: Final = True
     account: Final = None
 
     def opened(self, link: Link) -> None: ...

@@ -372,6 +372,23 @@ class BrokerBehaviour:
             stream.sendall(b"\x30" + bytes((len(body),)) + body)
             assert [receiver.next().payload for _ in range(2)] == [b"one", b"two"]
 
+    def test_each_message_goes_to_one_of_those_who_share(self, make: Maker, topic: str) -> None:
+        sender, one, two, alone = (make() for _ in range(4))
+        for member in (one, two):
+            assert member.subscribe(f"$share/workers/{topic}/#") == [1]
+        assert alone.subscribe(f"$share/others/{topic}/+") == [1]
+        numbers = [b"%d" % number for number in range(10)]
+        for number in numbers:
+            assert sender.publish(f"{topic}/jobs", number, 1) == [0]
+        shared = [member.got(sender) for member in (one, two)]
+        assert all(shared)
+        assert sorted(shared[0] + shared[1]) == numbers
+        assert alone.got(sender) == numbers
+        assert one.unsubscribe(f"$share/workers/{topic}/#") == [0]
+        for number in numbers:
+            sender.publish(f"{topic}/jobs", number, 1)
+        assert (one.got(sender), two.got(sender)) == ([], numbers)
+
     def test_a_silent_client_is_given_up(self, place: str) -> None:
         with raw(place, keep_alive=1) as (_, read):
             last = b""

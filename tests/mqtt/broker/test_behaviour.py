@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -38,13 +39,22 @@ class _Thread(threading.Thread):
         self.join(20)
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[str]:
+@contextmanager
+def in_thread() -> Iterator[str]:
+    """Where a broker of ours is that needs no event loop of the test's."""
     thread = _Thread()
     thread.start()
     assert thread.ready.wait(20)
-    yield thread.place
-    thread.end()
+    try:
+        yield thread.place
+    finally:
+        thread.end()
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[str]:
+    with in_thread() as found:
+        yield found
 
 
 class TestOurBroker(BrokerBehaviour):

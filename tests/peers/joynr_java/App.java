@@ -4,6 +4,8 @@
 //   java App mqtt <url of the broker> <directory for its files>
 //   java App controller <port> <directory for its files>       (a cluster controller for others)
 //
+// Behind these there may be settings of joynr's, <name>=<value> each.
+//
 // Nothing of joynr is replaced: it is what an application of its own would use.
 //
 //   provide <domain> local|global [<participant>]   offers a Door
@@ -107,6 +109,10 @@ public class App extends AbstractJoynrApplication {
             runtime = kind.equals("ws")
                     ? new LibjoynrWebSocketRuntimeModule()
                     : new io.joynr.runtime.Controller();
+        }
+        for (int i = 3; i < arguments.length; i++) {
+            String[] setting = arguments[i].split("=", 2);
+            properties.put(setting[0], setting[1]);
         }
         Properties none = new Properties();
         JoynrApplication application = new JoynrInjectorFactory(properties, runtime).createApplication(

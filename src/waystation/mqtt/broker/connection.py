@@ -127,6 +127,11 @@ class ClientConnection(Connection):
             broker.is_reading = False
             broker.flush()
 
+    @property
+    def is_with_stranger(self) -> bool:
+        """Always: it is any MQTT client."""
+        return True
+
     def count_unfinished(self) -> int:
         """What is there of a packet."""
         return self._reader.held

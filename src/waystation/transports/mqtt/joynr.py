@@ -129,15 +129,32 @@ class JoynrFormat:
         else:
             link = self._participants.get(frame.sender)
             if link is None:  # joynr says where it is only in requests
-                link = self._link(topic, STRANGERS)
                 message = message.rerouted(onward, _NOWHERE)
+                self._take_of_stranger(topic, message, len(packet.payload))
+                return
         if link is None:
             self._hub.counts["unknown"] += 1
             return
-        if link.place != STRANGERS:
-            self._learn(frame.sender, link)
-            link.asked.note(frame, headers)
+        self._learn(frame.sender, link)
+        link.asked.note(frame, headers)
         link.heard(message, len(packet.payload))
+
+    def _take_of_stranger(self, topic: str, message: Message, size: int) -> None:
+        """Take what says nothing of where its sender is, and so cannot be answered.
+
+        A node that listens to nobody has such messages over what it has opened: a provider that it
+        subscribed to may have been behind a link that was lost since.
+        """
+        link = self._link(topic, STRANGERS) or self._opened(topic)
+        if link is None:
+            self._hub.counts["unknown"] += 1
+        else:
+            link.heard(message, size)
+
+    def _opened(self, topic: str) -> JoynrLink | None:
+        """A link whose peer answers on a topic of ours."""
+        links = self._hub.links.values()
+        return next((x for x in links if isinstance(x, JoynrLink) and x.inbox == topic), None)
 
     def _unicast(self, data: bytes) -> tuple[SmrfMessage, JoynrHeaders]:
         frame, headers = decode_frame(data, limit=self._hub.limits.frame)
