@@ -197,7 +197,7 @@ class Links:
                 rule="AD-2",
                 hint=f"write tcp://{text}"
                 if lacks_scheme
-                else f"write tcp://host:port, or add a transport with node.use to {some}",
+                else f"write tcp://host:port, or add a transport with node.use; it has {some}",
             )
         if address.name.startswith("0x"):  # bytes that are not text
             raise LocalError(
