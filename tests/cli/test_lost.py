@@ -16,9 +16,11 @@ from click.testing import CliRunner
 
 from waystation.cli import waystation
 from waystation.cli.lost import _listed
+from waystation.node import Node
 from waystation.pipeline.lost import LostCopy
 from waystation.simulate.fleet import Fleet
 from waystation.simulate.journal import CellWriter, prepare
+from waystation.testing import async_test, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -106,6 +108,19 @@ def test_files_that_cannot_be_read_are_told(journal: Path, tmp_path: Path) -> No
     assert result.stderr.startswith("note: 1 file could not be read, so losses may be missing; ")
     assert asked(damaged)["unread_files"] == 1
     assert asked(journal)["unread_files"] == 0
+
+
+@async_test
+async def test_what_a_running_node_has_not_sealed_yet_is_told(tmp_path: Path) -> None:
+    async with Node("hub", journal=tmp_path) as node:
+        lost = await node.send("nobody", b"hello")
+
+        def files(kind: str) -> list[Path]:
+            return list(tmp_path.glob(f"messages/node=hub/{kind}"))
+
+        await until(lambda: files(".*.tail"))
+        await until(lambda: [one["message_id"] for one in asked(tmp_path)["losses"]] == [lost.id])
+        assert files("*.parquet") == []
 
 
 def test_in_a_narrow_terminal_nothing_is_longer_than_a_line() -> None:

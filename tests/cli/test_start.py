@@ -110,7 +110,6 @@ def test_who_reads_a_journal_needs_nothing_of_the_live_half(
     assert modules & (NEVER | LIVE | unused) == set()
 
 
-@pytest.mark.rule("TM-3")
 def test_why_takes_numpy_only_where_the_traffic_must_tell_of_clocks(tmp_path: Path) -> None:
     """Nothing measured these clocks, so that messages between the nodes are read by columns."""
     journal = MadeUp(11, 40, measured=False).journal()

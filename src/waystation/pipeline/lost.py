@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from waystation.core.coverage import MARGIN
 from waystation.core.incidents import Explained, Incident, Loss
 from waystation.errors import LocalError, quote
+from waystation.journal.layout import SEALED
 from waystation.journal.schema import INSTANT, MESSAGES
 from waystation.pipeline.inprocess import (
     Survey,
@@ -126,8 +127,11 @@ def lost_in_tables(out: str | Path, question: Question) -> Answer:
 
 
 def _unread(rejects: Iterable[Reject]) -> int:
-    """How many files could not be read: what is rejected there is no row."""
-    return len({file for _, _, file, row, *_ in rejects if row is None})
+    """How many files could not be read: what is rejected there is no row.
+
+    Those that are being written do not count: they may have no rows yet.
+    """
+    return len({file for _, _, file, row, *_ in rejects if row is None and file.endswith(SEALED)})
 
 
 def _unread_for(tables: StoredTables) -> int:
