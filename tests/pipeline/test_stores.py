@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -214,3 +215,24 @@ def test_the_files_of_a_table_keep_statistics_and_bloom_filters(
             chunks = [footer.row_group(0).column(n) for n in range(footer.num_columns)]
             filtered = {c.path_in_schema for c in chunks if c.bloom_filter_offset is not None}
             assert filtered == {"message_id", "recipient"}
+
+
+@pytest.mark.rule("SP-7")
+def test_other_readers_of_a_delta_table_find_every_value_of_every_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
+    pipeline.build(journal, out, spark=spark, tables=["audit", "traces"], format="delta")
+    for name in ("audit", "traces"):
+        table = DeltaTable(str(out / name))
+        every = table.to_pyarrow_table()
+        assert every.num_rows
+        for column in every.schema:
+            held = every[column.name].drop_null()
+            if len(held) and not pa.types.is_nested(column.type):
+                found = table.to_pyarrow_table(filters=[(column.name, "=", held[0])])
+                assert found.num_rows == held.to_pylist().count(held[0].as_py()), column.name
+        nothing = [c.name for c in every.schema if every[c.name].null_count == every.num_rows]
+        for missing in nothing:
+            found = table.to_pyarrow_dataset().to_table(filter=pc.field(missing).is_null())
+            assert found.num_rows == every.num_rows, missing

@@ -207,13 +207,15 @@ def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
 class _File:
     """One file of a table; rows are held until there are enough for a row group.
 
-    In a hidden directory, which becomes the table as it is, the file is hidden as well. The name of
-    the directory of a day tells the day, so that the file need not.
+    In a hidden directory, which becomes the table as it is, the file is hidden as well. Any other
+    is that of a Delta table. The name of the directory of a day tells the day, so that the file
+    need not.
     """
 
     def __init__(self, place: str, table: str, day: str = "", *, is_open: bool = False) -> None:
         self.table = table
-        hidden = _HIDDEN if place.rpartition("/")[2].startswith(_HIDDEN) else ""
+        self._is_delta = not place.rpartition("/")[2].startswith(_HIDDEN)
+        hidden = "" if self._is_delta else _HIDDEN
         kind = "open" if is_open else "part"
         self.name = f"{day}{'/' * bool(day)}{hidden}{kind}-{uuid.uuid4().hex}.parquet"
         self.rows = self.size = 0
@@ -242,7 +244,8 @@ class _File:
         self._writer.close()
         self.size = self._stream.tell()
         self._stream.close()
-        self.stats = delta_stats(self._footers[0], self._schema)
+        if self._is_delta:
+            self.stats = delta_stats(self._footers[0], self._schema)
 
     def _write(self) -> None:
         rows = pa.concat_tables(self._held).combine_chunks()
@@ -258,6 +261,10 @@ class _File:
         system, directory = file_system(self._place)
         self._stream = system.open_output_stream(f"{directory}/{self.name}")
         options = parquet_options(self._schema) | {"bloom_filter_options": _blooms(first)}
+        if self._is_delta:  # deltalake reads no row of a file if a column has no bounds there
+            options["write_statistics"] = [
+                field.name for field in self._schema if not pa.types.is_nested(field.type)
+            ]
         self._writer = pq.ParquetWriter(
             self._stream, self._schema, metadata_collector=self._footers, **options
         )
