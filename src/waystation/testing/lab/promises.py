@@ -22,7 +22,9 @@ PROMISES: Final = (
         "P1",
         "What is sent ends once at each node that it enters, and its sender is told; if nothing is "
         "broken it is delivered, and nothing expires before its time, whatever clocks are set to.",
-        "that a message arrives which was under way when a link or a machine went",
+        "that a message arrives which was under way when a link or a machine went; nor, over UDP, "
+        "how a hub that was started anew with another time judges what a leaf sends it before that "
+        "has noticed",
         "every outcome in every history; deliveries in calm; expiries against true time",
     ),
     Promise(
