@@ -52,6 +52,9 @@ _ENDINGS: Final = (
 )
 """What ends in each table, and whose it is."""
 
+_ENDED_BY: Final = ("session_closed", "withdrawn", "worker")
+"""What may cause the end of an entry with a session or with the node, in the record's words."""
+
 _LATER: Final = 2**40
 """What is added to the seq of an incarnation that is joined to the one before."""
 
@@ -64,6 +67,7 @@ class Outage(Struct, frozen=True):
     after: int
     since: int  # microseconds
     until: int
+    stopped: bool = False  # in good order: it had ended what its own workers had
 
 
 class Closed(Struct, frozen=True):
@@ -281,7 +285,7 @@ class ChangedNode:
             since, until = one.span
             named = _selected(column(events, who), one.participant)
             gone |= ends & (at >= since) & (at < until) & named
-        if self.kept_open or self._elsewhere.withdrawn:
+        if self.kept_open or self._own_outages or self._elsewhere.withdrawn:
             gone |= ends & self._caused(table, events)
         changed = set(column(events, who).filter(pa.array(gone)).to_pylist())
         if gone.any():
@@ -344,7 +348,7 @@ class ChangedNode:
                 yield {"at": at, "kind": "unsubscribe", "pattern": pattern, "receiver": name}
 
     def _caused(self, table: str, events: pa.Table) -> Flags:
-        """Which events the end of a session caused that stays open now, here or elsewhere."""
+        """Which events the end of a session or of the node caused that is left out."""
         batches = list(self._data.coded_batches(table, every=True))
         who = next(who for name, _, who in _ENDINGS if name == table)
         withdrawn: dict[str, list[int]] = {}
@@ -354,7 +358,7 @@ class ChangedNode:
         caused: set[tuple[int, int]] = set()
         for rows in batches:
             causes = column(rows, "cause")
-            by_end = rows.filter(pa.array(are(causes, "session_closed") | are(causes, "withdrawn")))
+            by_end = rows.filter(pa.array(np.any([are(causes, one) for one in _ENDED_BY], axis=0)))
             names = ("incarnation", "seq", "session", who, "cause")
             told = zip(
                 *(by_end.column(name).to_pylist() for name in names),
@@ -366,12 +370,20 @@ class ChangedNode:
                 told_of = cause == "withdrawn" and any(
                     abs(at - then) < NOTICED for then in withdrawn.get(name, ())
                 )
-                if here or told_of:
+                stopped = cause == "worker" and self._is_of_a_stop(incarnation, at)
+                if here or told_of or stopped:
                     caused.add((incarnation, seq))
         keys = zip(
             longs(events, "incarnation").tolist(), longs(events, "seq").tolist(), strict=True
         )
         return np.array([key in caused for key in keys], np.bool_)
+
+    def _is_of_a_stop(self, incarnation: int, at: int) -> bool:
+        """Whether what a worker ended then, it ended since the node stopped, which is left out."""
+        return any(
+            one.stopped and incarnation == one.before and at >= one.since - NOTICED
+            for one in self._own_outages
+        )
 
     def _renumbered(self, events: pa.Table) -> pa.Table:
         """Events with the incarnations that are one now, in their order."""
@@ -410,23 +422,22 @@ class ChangedNode:
 
 def outages_of(changes: Changes, lives: Mapping[str, Iterable[Any]]) -> list[Outage]:
     """The outages that are left out, of nodes with these lives."""
-    found = []
-    for change in changes.without:
-        if change.kind not in ("crash", "stop"):
-            continue
-        for one, stopped in _all_outages(lives):
-            if stopped == (change.kind == "stop") and _is_left_out(change, one):
-                found.append(one)
-    return found
+    return [
+        one
+        for change in changes.without
+        if change.kind in ("crash", "stop")
+        for one in _all_outages(lives)
+        if one.stopped == (change.kind == "stop") and _is_left_out(change, one)
+    ]
 
 
-def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[tuple[Outage, bool]]:
-    """The times without a node, and whether it had been stopped."""
+def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[Outage]:
+    """The times without a node."""
     for node, incarnations in lives.items():
         for former, later in pairwise(sorted(incarnations, key=lambda life: life.begins)):
             ended = former.ends if former.stopped else former.latest
-            outage = Outage(node, former.incarnation, later.incarnation, ended, later.begins)
-            yield outage, former.stopped
+            numbers = (former.incarnation, later.incarnation)
+            yield Outage(node, *numbers, ended, later.begins, stopped=former.stopped)
 
 
 def leaves_sessions_open(changes: Changes) -> bool:
