@@ -104,7 +104,7 @@ class Asked:
         changes.check()
         journal, outages = self.journal, outages_of(changes, self.known.lives)
         check_found(journal.listing.nodes, changes, outages)
-        elsewhere = _elsewhere(journal, changes, Elsewhere(tuple(outages)))
+        elsewhere = _elsewhere(journal, changes, Elsewhere.of(outages, self.known.lives))
         changed = _diverged(journal, changes, elsewhere).persist(StorageLevel.MEMORY_AND_DISK)
         affected = changed.select("message_id")
         if outages:
@@ -165,7 +165,7 @@ def _elsewhere(journal: Journal, changes: Changes, first: Elsewhere) -> Elsewher
     gone = [
         one for row in rows for one in msgspec.msgpack.decode(bytes(row[0]), type=list[Withdrawn])
     ]
-    return Elsewhere(first.outages, tuple(gone))
+    return structs.replace(first, withdrawn=tuple(gone))
 
 
 def _diverged(journal: Journal, changes: Changes, elsewhere: Elsewhere) -> DataFrame:

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from waystation.core.visits import Evidence, Step, step_of, traced
 from waystation.journal.read import instants_as_integers
 from waystation.journal.schema import MESSAGES
@@ -81,11 +83,11 @@ class SmallJournal:
 
     def _elsewhere(self, changes: Changes, outages: list[Outage]) -> Elsewhere:
         """What nodes would not have told each other."""
-        first = Elsewhere(tuple(outages))
+        first = Elsewhere.of(outages, self._known.lives)
         if not leaves_sessions_open(changes):
             return first
         gone = (ChangedNode(data, changes, first).withdrawn() for data in self._nodes())
-        return Elsewhere(first.outages, tuple(chain.from_iterable(gone)))
+        return replace(first, withdrawn=tuple(chain.from_iterable(gone)))
 
     def _nodes(self) -> Iterator[FileData]:
         for node in self._listing.nodes:

@@ -96,6 +96,13 @@ class Elsewhere(Struct, frozen=True):
 
     outages: tuple[Outage, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
+    recorded_until: int = NEVER  # microseconds: how far the whole journal reaches
+
+    @classmethod
+    def of(cls, outages: Iterable[Outage], lives: Mapping[str, Iterable[Any]]) -> Elsewhere:
+        """These outages of nodes with these lives."""
+        latest = max((life.latest for some in lives.values() for life in some), default=NEVER)
+        return cls(tuple(outages), recorded_until=latest)
 
 
 NOTHING_ELSE: Final = Elsewhere()
@@ -162,6 +169,15 @@ class ChangedNode:
         found: dict[tuple[int, str], str | None] = {}
         for incarnation, session, identity in told:
             found[incarnation, session] = identity or found.get((incarnation, session))
+        return found
+
+    @property
+    def recorded_until(self) -> dict[int, int]:
+        """How far the record of each incarnation reaches; that of one that runs, to the end."""
+        found = self._data.latest()
+        running = max(found, default=None)
+        if running is not None and running not in self._data.lifetimes().ends():
+            found[running] = max(found[running], self._elsewhere.recorded_until)
         return found
 
     def past(self) -> Past:
