@@ -299,7 +299,8 @@ def test_a_change_file_with_a_mistake_says_what_it_is(change: str, problem: str)
 def test_spark_has_the_same_rows(spark: SparkSession, journal: Path, small: SmallJournal) -> None:
     asked = Asked(pipeline.read_journal(spark, journal))
     told = "[[without]]\nkind = 'crash'\n[[ttl]]\nroutes = true\nat_least = '26s'"
-    for change in ("", told):
+    kept = "[[without]]\nkind = 'remove'\n[[room]]\nmessages = 5"
+    for change in ("", told, kept):
         frame = asked.frame(parse_changes(change))
         found = sorted(map(str, (row.asDict() for row in frame.collect())))
         assert found == sorted(map(str, small.rows(parse_changes(change))))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
-
-from msgspec.structs import replace
 
 from waystation.core.visits import Evidence, Step, step_of, traced
 from waystation.journal.read import instants_as_integers
@@ -34,8 +31,10 @@ from waystation.whatif.past import (
     Elsewhere,
     Outage,
     check_found,
+    keeps_names,
     leaves_sessions_open,
     missing,
+    noticed_of,
     outages_of,
 )
 from waystation.whatif.stories import told
@@ -84,10 +83,10 @@ class SmallJournal:
     def _elsewhere(self, changes: Changes, outages: list[Outage]) -> Elsewhere:
         """What nodes would not have told each other."""
         first = Elsewhere.of(outages, self._known.lives)
-        if not leaves_sessions_open(changes):
+        if not (leaves_sessions_open(changes) or keeps_names(changes)):
             return first
-        gone = (ChangedNode(data, changes, first).withdrawn() for data in self._nodes())
-        return replace(first, withdrawn=tuple(chain.from_iterable(gone)))
+        nodes = (ChangedNode(data, changes, first) for data in self._nodes())
+        return noticed_of(first, (node.noticed() for node in nodes))
 
     def _nodes(self) -> Iterator[FileData]:
         for node in self._listing.nodes:

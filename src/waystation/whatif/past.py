@@ -7,7 +7,7 @@ that a session's end caused, if the session stays open. Arrow in, Arrow out; no 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.core.address_types import is_session_name
 from waystation.errors import LocalError
@@ -38,6 +39,7 @@ from waystation.pipeline.kernels.lifetimes import Lifetimes
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.kernels.sessions import fold_sessions
 from waystation.pipeline.schema import plain_schema
+from waystation.whatif.announcing import Announced, Kept, Opened, announced
 from waystation.whatif.changes import Changes, Put, Remove, Without, lengthened, selects
 
 NOTICED: Final = 5_000_000
@@ -97,12 +99,30 @@ class Elsewhere(Struct, frozen=True):
     outages: tuple[Outage, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
     recorded_until: int = NEVER  # microseconds: how far the whole journal reaches
+    announced: tuple[Announced, ...] = ()
 
     @classmethod
     def of(cls, outages: Iterable[Outage], lives: Mapping[str, Iterable[Any]]) -> Elsewhere:
         """These outages of nodes with these lives."""
         latest = max((life.latest for some in lives.values() for life in some), default=NEVER)
         return cls(tuple(outages), recorded_until=latest)
+
+
+class Noticed(Struct, frozen=True):
+    """What one node tells of what others would have noticed."""
+
+    withdrawn: list[Withdrawn]
+    kept: list[Kept]
+    sessions: list[Opened]
+
+
+def noticed_of(first: Elsewhere, told: Iterable[Noticed]) -> Elsewhere:
+    """The same with what all nodes tell."""
+    nodes = list(told)
+    sessions = (one for node in nodes for one in node.sessions)
+    above = announced((one for node in nodes for one in node.kept), sessions)
+    withdrawn = tuple(one for node in nodes for one in node.withdrawn)
+    return replace(first, withdrawn=withdrawn, announced=tuple(above))
 
 
 NOTHING_ELSE: Final = Elsewhere()
@@ -142,7 +162,65 @@ class ChangedNode:
             or bool(self._joined)
             or bool(self.kept_open)
             or bool(self._elsewhere.withdrawn)
+            or any(one.node == self.node for one in self._elsewhere.announced)
         )
+
+    def noticed(self) -> Noticed:
+        """What others would have noticed of what is left out here."""
+        if not keeps_names(self._changes):
+            return Noticed(self.withdrawn(), [], [])
+        kept = [one for table, kind, who in _ENDINGS for one in self._kept(table, kind, who)]
+        return Noticed(self.withdrawn(), kept, self._own_sessions())
+
+    def _kept(self, table: str, kind: str, who: str) -> Iterator[Kept]:
+        """The names of its own programs whose end is left out."""
+        events = self._data.coded_events(table)
+        gone = self._left_out(events, kind, who)
+        if table == ROUTES:  # not the names of sessions
+            places = column(events, "address").cast(pa.string())
+            own_places = pc.binary_join_element_wise(
+                "0#", column(events, who).cast(pa.string()), ""
+            )
+            gone &= np.asarray(pc.fill_null(pc.equal(places, own_places), fill_value=False))
+        if not gone.any():
+            return
+        ends = self.lifetimes.ends()
+        own = self._own_ends(table)
+        some = events.filter(pa.array(gone))
+        names = ("incarnation", "seq", who)
+        patterns = (
+            some.column("pattern").to_pylist() if table == SUBSCRIPTIONS else [None] * len(some)
+        )
+        told = zip(
+            *(some.column(name).to_pylist() for name in names),
+            patterns,
+            longs(some, "at").tolist(),
+            strict=True,
+        )
+        for incarnation, seq, name, pattern, at in told:
+            if (incarnation, seq) in own:
+                until, _ = ends.get(incarnation, (NEVER, False))
+                yield Kept(table, name, pattern, self.node, at, until)
+
+    def _own_ends(self, table: str) -> set[tuple[int, int]]:
+        """The events that its own programs caused."""
+        found: set[tuple[int, int]] = set()
+        for rows in self._data.coded_batches(table, every=True):
+            own = rows.filter(pa.array(are(column(rows, "cause"), "worker")))
+            numbers = (longs(own, name).tolist() for name in ("incarnation", "seq"))
+            found.update(zip(*numbers, strict=True))
+        return found
+
+    def _own_sessions(self) -> list[Opened]:
+        sessions = self.sessions
+        names = ("session", "role", "peer")
+        told = zip(
+            *(sessions.column(name).to_pylist() for name in names),
+            longs(sessions, "opened_at").tolist(),
+            longs(sessions, "closed_at", NEVER).tolist(),
+            strict=True,
+        )
+        return [Opened(self.node, *one) for one in told if one[2] is not None]
 
     def withdrawn(self) -> list[Withdrawn]:
         """The names that went with sessions whose end is left out."""
@@ -289,18 +367,8 @@ class ChangedNode:
     def _events(self, table: str, kind: str, who: str) -> pa.Table:
         """Events of a table without those that are left out, and with those that are added."""
         events = self._data.coded_events(table)
-        leave_out = [
-            one
-            for one in self._changes.without
-            if one.kind == kind and selects(one.node, self.node)
-        ]
-        gone = np.zeros(events.num_rows, np.bool_)
-        at = longs(events, "at")
+        gone = self._left_out(events, kind, who)
         ends = are(column(events, "kind"), kind)
-        for one in leave_out:
-            since, until = one.span
-            named = _selected(column(events, who), one.participant)
-            gone |= ends & (at >= since) & (at < until) & named
         if self.kept_open or self._own_outages or self._elsewhere.withdrawn:
             gone |= ends & self._caused(table, events)
         changed = set(column(events, who).filter(pa.array(gone)).to_pylist())
@@ -309,6 +377,8 @@ class ChangedNode:
         added = _added(table, self.node, [*self._changes.put, *self._changes.remove])
         changed.update(row[who] for row in added)
         added += self._ended_with_sessions(table, changed)
+        added += self._told_of(table)
+        added.sort(key=lambda row: row["at"])
         if table == SUBSCRIPTIONS and self._joined:
             added += _succeeded(events, self._joined)
         events = self._renumbered(events)
@@ -317,6 +387,23 @@ class ChangedNode:
                 [events.cast(plain_schema(table)), self._numbered(table, added, events)]
             )
         return events
+
+    def _left_out(self, events: pa.Table, kind: str, who: str) -> Flags:
+        """Which ends the changes name."""
+        gone = np.zeros(events.num_rows, np.bool_)
+        at, ends = longs(events, "at"), are(column(events, "kind"), kind)
+        for one in self._changes.without:
+            if one.kind == kind and selects(one.node, self.node):
+                since, until = one.span
+                named = _selected(column(events, who), one.participant)
+                gone |= ends & (at >= since) & (at < until) & named
+        return gone
+
+    def _told_of(self, table: str) -> list[dict[str, Any]]:
+        """What others would have announced to it, and withdrawn."""
+        row = _announced_route if table == ROUTES else _announced_subscription
+        told = (one for one in self._elsewhere.announced if one.node == self.node)
+        return [row(one) for one in told if one.table == table]
 
     def _ended_with_sessions(self, table: str, names: Collection[str]) -> list[dict[str, Any]]:
         """The ends of changed entries whose session was closed (RE-12).
@@ -459,6 +546,11 @@ def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[Outage]:
 def leaves_sessions_open(changes: Changes) -> bool:
     """Whether sessions stay open that were closed."""
     return any(one.kind in ("crash", "stop", "close") for one in changes.without)
+
+
+def keeps_names(changes: Changes) -> bool:
+    """Whether names stay that programs had ended."""
+    return any(one.kind in ("remove", "unsubscribe") for one in changes.without)
 
 
 def check_found(nodes: Collection[str], changes: Changes, outages: list[Outage]) -> None:
@@ -661,3 +753,16 @@ def _subscription_row(change: Put | Remove) -> dict[str, Any]:
     kind = "subscribe" if isinstance(change, Put) else "unsubscribe"
     at = instant(change.at)
     return {"at": at, "kind": kind, "pattern": change.pattern, "receiver": change.receiver}
+
+
+def _announced_route(one: Announced) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": one.at, "participant": one.name}
+    if one.session is None:
+        return {**row, "kind": "remove"}
+    added = {"kind": "put", "address": f"0#{one.session}", "local": True}
+    return {**row, **added, "visible": False, "sticky": False}
+
+
+def _announced_subscription(one: Announced) -> dict[str, Any]:
+    kind = "unsubscribe" if one.session is None else "subscribe"
+    return {"at": one.at, "kind": kind, "pattern": one.pattern, "receiver": one.name}
