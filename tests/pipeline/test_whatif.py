@@ -47,10 +47,10 @@ class Story:
 
     The hub's route to the worker holds from 1 s to 15 s, from 20 s to 30 s, and from 46 s on. The
     leaf crashes at 35 s and is back at 40 s; the hub notices at 36 s and has its session again at
-    45 s.
+    45 s. Instead of the crash the leaf `stops` in good order, if asked.
     """
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, *, stops: bool = False) -> None:
         self._journal = journal
         self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._numbers: Counter[tuple[str, int]] = Counter()
@@ -67,6 +67,10 @@ class Story:
         self._route(20, "to-leaf", until=30)
         lost: Row = {"kind": "close", "session": "to-leaf", "reason": "TRANSPORT_DOWN"}
         self._write("hub", "sessions", 36, **{**to_leaf, **lost})
+        if stops:
+            ended: Row = {"kind": "remove", "participant": "worker", "address": "0#worker"}
+            self._write("leaf", "nodes", 35, kind="stop")
+            self._write("leaf", "routes", 35.000_005, **ended, cause="worker")
         self._write("leaf", "nodes", 40, RESTARTED, detail="waystation 0.2.0 sample=1.0")
         self._write("leaf", "sessions", 44, RESTARTED, session="up", **up)
         self._write("hub", "sessions", 45, session="to-leaf-2", **to_leaf)
@@ -223,6 +227,14 @@ def test_a_crash_that_does_not_happen(small: SmallJournal) -> None:
 
 
 @pytest.mark.rule("SP-9")
+def test_without_a_stop_a_node_does_not_end_what_its_workers_had(tmp_path: Path) -> None:
+    Story(tmp_path, stops=True)
+    told = "[[without]]\nkind = 'stop'\nnode = 'leaf'\n"
+    found = ask(SmallJournal(tmp_path), told + "[[ttl]]\nroutes = true\nat_least = '26s'")
+    assert seconds(found, "saved") == [*LOST]
+
+
+@pytest.mark.rule("SP-9")
 def test_a_hop_limit_ends_messages_earlier(small: SmallJournal) -> None:
     found = ask(small, "[limits]\nhop_limit = 3")
     assert seconds(found, "same") == [*LOST]
@@ -287,7 +299,8 @@ def test_a_change_file_with_a_mistake_says_what_it_is(change: str, problem: str)
 def test_spark_has_the_same_rows(spark: SparkSession, journal: Path, small: SmallJournal) -> None:
     asked = Asked(pipeline.read_journal(spark, journal))
     told = "[[without]]\nkind = 'crash'\n[[ttl]]\nroutes = true\nat_least = '26s'"
-    for change in ("", told):
+    kept = "[[without]]\nkind = 'remove'\n[[room]]\nmessages = 5"
+    for change in ("", told, kept):
         frame = asked.frame(parse_changes(change))
         found = sorted(map(str, (row.asDict() for row in frame.collect())))
         assert found == sorted(map(str, small.rows(parse_changes(change))))

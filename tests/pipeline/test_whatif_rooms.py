@@ -33,6 +33,12 @@ def came(
     return Served(0, received, end, reason, 100, expiry, broadcast, local)
 
 
+def heard(received: int, at: int | None = None, expiry: int = 10_000) -> Served:
+    """A broadcast, by seconds; without an end it found no room."""
+    times = (received * SECOND, None if at is None else at * SECOND)
+    return came(*times, broadcast=True, expiry=expiry * SECOND)
+
+
 FULL = "QUEUE_FULL"
 ANY_TRUCK = "truck-*"
 ROOM = Room(messages=1)
@@ -59,12 +65,37 @@ def test_what_a_peer_sent_to_a_name_waits_elsewhere() -> None:
 
 
 @pytest.mark.rule("SP-9")
+def test_nobody_overtakes_what_waits_elsewhere() -> None:
+    # The seventh waits with its sender until half of the room is free, which is at 30. There would
+    # be room at 21, but who comes then would overtake it.
+    line = [came(number, 10 * (number + 1)) for number in range(6)]
+    line += [came(6, 70, local=False), came(21), came(31, 80)]
+    assert [*served(line, Room(messages=5))] == [*[None] * 7, FULL, None]
+    assert [*served(line, Room(messages=6))] == [None] * 9
+
+
+@pytest.mark.rule("SP-9")
+def test_of_what_waits_when_the_record_ends_nothing_is_known() -> None:
+    line = [came(0, 10), came(1, 20), came(2), came(3), came(4)]
+    ends = served(line, Room(messages=9), 30)
+    assert [*ends] == [None, None, None, UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.rule("SP-9")
 def test_a_subscriber_is_busy_after_it_took_a_message() -> None:
-    line = [came(0, 0, broadcast=True), came(1, 10, broadcast=True), came(2, broadcast=True)]
-    line.append(came(15, 20, broadcast=True))
+    line = [heard(0, 0), heard(1, 10), heard(2), heard(15, 20)]
     assert [*served(line, ROOM)] == [None, None, FULL, None]
     # With room for two the third is taken at 20, and the fourth waits behind it.
     assert [*served(line, Room(messages=2))] == [None, None, None, None]
+
+
+@pytest.mark.rule("SP-9")
+def test_a_subscriber_that_took_a_message_as_it_came_had_done_with_the_one_before() -> None:
+    # It took 10 for the first, as the second tells, but no more than 4 for the fourth.
+    line = [heard(0, 0), heard(1, 10), heard(2), heard(21, 21), heard(22, expiry=36)]
+    line.append(heard(25, 25))
+    # With more room the third is taken at 20, the fourth at 30, and the fifth at 34.
+    assert [*served(line, Room(messages=3))] == [None] * 6
 
 
 @pytest.mark.rule("SP-9")

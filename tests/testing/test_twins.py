@@ -15,7 +15,7 @@ from waystation.testing.twins.trying import LEAST, Figures, Tried, try_twins, tw
 from waystation.whatif.changes import Changes, changes_of
 from waystation.whatif.verdicts import SAME
 
-TRIED = {"ttl of routes": 0, "without stop": 22}
+TRIED = {"ttl of routes": 0, "without stop": 106, "without unsubscribe": 20, "room": 25}
 """Some kinds of changes, and the seed that each is tried with for every change of the code."""
 
 

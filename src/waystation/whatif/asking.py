@@ -43,11 +43,13 @@ from waystation.whatif.following import (
 from waystation.whatif.past import (
     ChangedNode,
     Elsewhere,
+    Noticed,
     Outage,
-    Withdrawn,
     check_found,
+    keeps_names,
     leaves_sessions_open,
     missing,
+    noticed_of,
     outages_of,
 )
 from waystation.whatif.stories import told
@@ -104,7 +106,7 @@ class Asked:
         changes.check()
         journal, outages = self.journal, outages_of(changes, self.known.lives)
         check_found(journal.listing.nodes, changes, outages)
-        elsewhere = _elsewhere(journal, changes, Elsewhere(tuple(outages)))
+        elsewhere = _elsewhere(journal, changes, Elsewhere.of(outages, self.known.lives))
         changed = _diverged(journal, changes, elsewhere).persist(StorageLevel.MEMORY_AND_DISK)
         affected = changed.select("message_id")
         if outages:
@@ -153,19 +155,15 @@ class Circumstances(NamedTuple):
 
 def _elsewhere(journal: Journal, changes: Changes, first: Elsewhere) -> Elsewhere:
     """The same with what nodes would not have told each other."""
-    if not leaves_sessions_open(changes):
+    if not (leaves_sessions_open(changes) or keeps_names(changes)):
         return first
 
     def work(data: FileData) -> Iterator[pa.Table]:
-        found = ChangedNode(data, changes, first).withdrawn()
-        if found:
-            yield pa.table({"told": [encode(found)]}, schema=_TOLD)
+        found = ChangedNode(data, changes, first).noticed()
+        yield pa.table({"told": [encode(found)]}, schema=_TOLD)
 
     rows = journal.work(_EVERY_TABLE, work, _TOLD, split=False).collect()
-    gone = [
-        one for row in rows for one in msgspec.msgpack.decode(bytes(row[0]), type=list[Withdrawn])
-    ]
-    return Elsewhere(first.outages, tuple(gone))
+    return noticed_of(first, (msgspec.msgpack.decode(bytes(row[0]), type=Noticed) for row in rows))
 
 
 def _diverged(journal: Journal, changes: Changes, elsewhere: Elsewhere) -> DataFrame:

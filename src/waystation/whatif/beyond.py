@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import pyarrow as pa
 
@@ -14,11 +12,8 @@ from waystation.whatif.changes import Changes
 from waystation.whatif.copies import Verdict
 from waystation.whatif.granting import Judge
 from waystation.whatif.past import NOTICED, RECONNECTED, ChangedNode, Closed
-from waystation.whatif.rooms import Overruled, overruled_by_rooms
+from waystation.whatif.rooms import AT_ONCE, Overruled, overruled_by_rooms
 from waystation.whatif.standing import standing_for
-
-_AT_ONCE: Final = 10_000
-"""Microseconds within which a message leaves that does not wait."""
 
 
 class Beyond:
@@ -36,7 +31,9 @@ class Beyond:
                 | are(column(rows, "reason"), Reason.EXPIRED)
                 | are(column(rows, "outcome"), Outcome.DELIVERED)
             )
-            self._found.append(overruled_by_rooms(rows, rooms, standing_for(rows, full)))
+            stands = standing_for(rows, full)
+            found = overruled_by_rooms(rows, rooms, stands, node.recorded_until)
+            self._found.append(found)
         if grants is not None:
             judged, freed = Judge(grants).overruled(rows, entries(rows), node.identities)
             self._found.append(judged)
@@ -58,7 +55,7 @@ class Beyond:
     def _remember_waiting(self, rows: pa.Table, closed: Closed, sent: Flags) -> None:
         """What came while a session was closed, waited for it, and left later than it would."""
         came = longs(rows, "received_at")
-        waited = longs(rows, "at") > came + _AT_ONCE
+        waited = longs(rows, "at") > came + AT_ONCE
         waited &= (came >= closed.since) & (came < closed.until)
         for stand in standing_for(rows, np.flatnonzero(sent & waited)).values():
             self._waited.setdefault(stand, set()).add(closed.peer or "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -32,8 +31,10 @@ from waystation.whatif.past import (
     Elsewhere,
     Outage,
     check_found,
+    keeps_names,
     leaves_sessions_open,
     missing,
+    noticed_of,
     outages_of,
 )
 from waystation.whatif.stories import told
@@ -81,11 +82,11 @@ class SmallJournal:
 
     def _elsewhere(self, changes: Changes, outages: list[Outage]) -> Elsewhere:
         """What nodes would not have told each other."""
-        first = Elsewhere(tuple(outages))
-        if not leaves_sessions_open(changes):
+        first = Elsewhere.of(outages, self._known.lives)
+        if not (leaves_sessions_open(changes) or keeps_names(changes)):
             return first
-        gone = (ChangedNode(data, changes, first).withdrawn() for data in self._nodes())
-        return Elsewhere(first.outages, tuple(chain.from_iterable(gone)))
+        nodes = (ChangedNode(data, changes, first) for data in self._nodes())
+        return noticed_of(first, (node.noticed() for node in nodes))
 
     def _nodes(self) -> Iterator[FileData]:
         for node in self._listing.nodes:

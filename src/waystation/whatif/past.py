@@ -7,7 +7,7 @@ that a session's end caused, if the session stays open. Arrow in, Arrow out; no 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.core.address_types import is_session_name
 from waystation.errors import LocalError
@@ -38,6 +39,7 @@ from waystation.pipeline.kernels.lifetimes import Lifetimes
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.kernels.sessions import fold_sessions
 from waystation.pipeline.schema import plain_schema
+from waystation.whatif.announcing import Announced, Kept, Opened, announced
 from waystation.whatif.changes import Changes, Put, Remove, Without, lengthened, selects
 
 NOTICED: Final = 5_000_000
@@ -52,6 +54,9 @@ _ENDINGS: Final = (
 )
 """What ends in each table, and whose it is."""
 
+_ENDED_BY: Final = ("session_closed", "withdrawn", "worker")
+"""What may cause the end of an entry with a session or with the node, in the record's words."""
+
 _LATER: Final = 2**40
 """What is added to the seq of an incarnation that is joined to the one before."""
 
@@ -64,6 +69,7 @@ class Outage(Struct, frozen=True):
     after: int
     since: int  # microseconds
     until: int
+    stopped: bool = False  # in good order: it had ended what its own workers had
 
 
 class Closed(Struct, frozen=True):
@@ -92,6 +98,31 @@ class Elsewhere(Struct, frozen=True):
 
     outages: tuple[Outage, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
+    recorded_until: int = NEVER  # microseconds: how far the whole journal reaches
+    announced: tuple[Announced, ...] = ()
+
+    @classmethod
+    def of(cls, outages: Iterable[Outage], lives: Mapping[str, Iterable[Any]]) -> Elsewhere:
+        """These outages of nodes with these lives."""
+        latest = max((life.latest for some in lives.values() for life in some), default=NEVER)
+        return cls(tuple(outages), recorded_until=latest)
+
+
+class Noticed(Struct, frozen=True):
+    """What one node tells of what others would have noticed."""
+
+    withdrawn: list[Withdrawn]
+    kept: list[Kept]
+    sessions: list[Opened]
+
+
+def noticed_of(first: Elsewhere, told: Iterable[Noticed]) -> Elsewhere:
+    """The same with what all nodes tell."""
+    nodes = list(told)
+    sessions = (one for node in nodes for one in node.sessions)
+    above = announced((one for node in nodes for one in node.kept), sessions)
+    withdrawn = tuple(one for node in nodes for one in node.withdrawn)
+    return replace(first, withdrawn=withdrawn, announced=tuple(above))
 
 
 NOTHING_ELSE: Final = Elsewhere()
@@ -131,7 +162,65 @@ class ChangedNode:
             or bool(self._joined)
             or bool(self.kept_open)
             or bool(self._elsewhere.withdrawn)
+            or any(one.node == self.node for one in self._elsewhere.announced)
         )
+
+    def noticed(self) -> Noticed:
+        """What others would have noticed of what is left out here."""
+        if not keeps_names(self._changes):
+            return Noticed(self.withdrawn(), [], [])
+        kept = [one for table, kind, who in _ENDINGS for one in self._kept(table, kind, who)]
+        return Noticed(self.withdrawn(), kept, self._own_sessions())
+
+    def _kept(self, table: str, kind: str, who: str) -> Iterator[Kept]:
+        """The names of its own programs whose end is left out."""
+        events = self._data.coded_events(table)
+        gone = self._left_out(events, kind, who)
+        if table == ROUTES:  # not the names of sessions
+            places = column(events, "address").cast(pa.string())
+            own_places = pc.binary_join_element_wise(
+                "0#", column(events, who).cast(pa.string()), ""
+            )
+            gone &= np.asarray(pc.fill_null(pc.equal(places, own_places), fill_value=False))
+        if not gone.any():
+            return
+        ends = self.lifetimes.ends()
+        own = self._own_ends(table)
+        some = events.filter(pa.array(gone))
+        names = ("incarnation", "seq", who)
+        patterns = (
+            some.column("pattern").to_pylist() if table == SUBSCRIPTIONS else [None] * len(some)
+        )
+        told = zip(
+            *(some.column(name).to_pylist() for name in names),
+            patterns,
+            longs(some, "at").tolist(),
+            strict=True,
+        )
+        for incarnation, seq, name, pattern, at in told:
+            if (incarnation, seq) in own:
+                until, _ = ends.get(incarnation, (NEVER, False))
+                yield Kept(table, name, pattern, self.node, at, until)
+
+    def _own_ends(self, table: str) -> set[tuple[int, int]]:
+        """The events that its own programs caused."""
+        found: set[tuple[int, int]] = set()
+        for rows in self._data.coded_batches(table, every=True):
+            own = rows.filter(pa.array(are(column(rows, "cause"), "worker")))
+            numbers = (longs(own, name).tolist() for name in ("incarnation", "seq"))
+            found.update(zip(*numbers, strict=True))
+        return found
+
+    def _own_sessions(self) -> list[Opened]:
+        sessions = self.sessions
+        names = ("session", "role", "peer")
+        told = zip(
+            *(sessions.column(name).to_pylist() for name in names),
+            longs(sessions, "opened_at").tolist(),
+            longs(sessions, "closed_at", NEVER).tolist(),
+            strict=True,
+        )
+        return [Opened(self.node, *one) for one in told if one[2] is not None]
 
     def withdrawn(self) -> list[Withdrawn]:
         """The names that went with sessions whose end is left out."""
@@ -158,6 +247,15 @@ class ChangedNode:
         found: dict[tuple[int, str], str | None] = {}
         for incarnation, session, identity in told:
             found[incarnation, session] = identity or found.get((incarnation, session))
+        return found
+
+    @property
+    def recorded_until(self) -> dict[int, int]:
+        """How far the record of each incarnation reaches; that of one that runs, to the end."""
+        found = self._data.latest()
+        running = max(found, default=None)
+        if running is not None and running not in self._data.lifetimes().ends():
+            found[running] = max(found[running], self._elsewhere.recorded_until)
         return found
 
     def past(self) -> Past:
@@ -269,19 +367,9 @@ class ChangedNode:
     def _events(self, table: str, kind: str, who: str) -> pa.Table:
         """Events of a table without those that are left out, and with those that are added."""
         events = self._data.coded_events(table)
-        leave_out = [
-            one
-            for one in self._changes.without
-            if one.kind == kind and selects(one.node, self.node)
-        ]
-        gone = np.zeros(events.num_rows, np.bool_)
-        at = longs(events, "at")
+        gone = self._left_out(events, kind, who)
         ends = are(column(events, "kind"), kind)
-        for one in leave_out:
-            since, until = one.span
-            named = _selected(column(events, who), one.participant)
-            gone |= ends & (at >= since) & (at < until) & named
-        if self.kept_open or self._elsewhere.withdrawn:
+        if self.kept_open or self._own_outages or self._elsewhere.withdrawn:
             gone |= ends & self._caused(table, events)
         changed = set(column(events, who).filter(pa.array(gone)).to_pylist())
         if gone.any():
@@ -289,6 +377,8 @@ class ChangedNode:
         added = _added(table, self.node, [*self._changes.put, *self._changes.remove])
         changed.update(row[who] for row in added)
         added += self._ended_with_sessions(table, changed)
+        added += self._told_of(table)
+        added.sort(key=lambda row: row["at"])
         if table == SUBSCRIPTIONS and self._joined:
             added += _succeeded(events, self._joined)
         events = self._renumbered(events)
@@ -297,6 +387,23 @@ class ChangedNode:
                 [events.cast(plain_schema(table)), self._numbered(table, added, events)]
             )
         return events
+
+    def _left_out(self, events: pa.Table, kind: str, who: str) -> Flags:
+        """Which ends the changes name."""
+        gone = np.zeros(events.num_rows, np.bool_)
+        at, ends = longs(events, "at"), are(column(events, "kind"), kind)
+        for one in self._changes.without:
+            if one.kind == kind and selects(one.node, self.node):
+                since, until = one.span
+                named = _selected(column(events, who), one.participant)
+                gone |= ends & (at >= since) & (at < until) & named
+        return gone
+
+    def _told_of(self, table: str) -> list[dict[str, Any]]:
+        """What others would have announced to it, and withdrawn."""
+        row = _announced_route if table == ROUTES else _announced_subscription
+        told = (one for one in self._elsewhere.announced if one.node == self.node)
+        return [row(one) for one in told if one.table == table]
 
     def _ended_with_sessions(self, table: str, names: Collection[str]) -> list[dict[str, Any]]:
         """The ends of changed entries whose session was closed (RE-12).
@@ -344,7 +451,7 @@ class ChangedNode:
                 yield {"at": at, "kind": "unsubscribe", "pattern": pattern, "receiver": name}
 
     def _caused(self, table: str, events: pa.Table) -> Flags:
-        """Which events the end of a session caused that stays open now, here or elsewhere."""
+        """Which events the end of a session or of the node caused that is left out."""
         batches = list(self._data.coded_batches(table, every=True))
         who = next(who for name, _, who in _ENDINGS if name == table)
         withdrawn: dict[str, list[int]] = {}
@@ -354,7 +461,7 @@ class ChangedNode:
         caused: set[tuple[int, int]] = set()
         for rows in batches:
             causes = column(rows, "cause")
-            by_end = rows.filter(pa.array(are(causes, "session_closed") | are(causes, "withdrawn")))
+            by_end = rows.filter(pa.array(np.any([are(causes, one) for one in _ENDED_BY], axis=0)))
             names = ("incarnation", "seq", "session", who, "cause")
             told = zip(
                 *(by_end.column(name).to_pylist() for name in names),
@@ -366,12 +473,20 @@ class ChangedNode:
                 told_of = cause == "withdrawn" and any(
                     abs(at - then) < NOTICED for then in withdrawn.get(name, ())
                 )
-                if here or told_of:
+                stopped = cause == "worker" and self._is_of_a_stop(incarnation, at)
+                if here or told_of or stopped:
                     caused.add((incarnation, seq))
         keys = zip(
             longs(events, "incarnation").tolist(), longs(events, "seq").tolist(), strict=True
         )
         return np.array([key in caused for key in keys], np.bool_)
+
+    def _is_of_a_stop(self, incarnation: int, at: int) -> bool:
+        """Whether what a worker ended then, it ended since the node stopped, which is left out."""
+        return any(
+            one.stopped and incarnation == one.before and at >= one.since - NOTICED
+            for one in self._own_outages
+        )
 
     def _renumbered(self, events: pa.Table) -> pa.Table:
         """Events with the incarnations that are one now, in their order."""
@@ -410,28 +525,32 @@ class ChangedNode:
 
 def outages_of(changes: Changes, lives: Mapping[str, Iterable[Any]]) -> list[Outage]:
     """The outages that are left out, of nodes with these lives."""
-    found = []
-    for change in changes.without:
-        if change.kind not in ("crash", "stop"):
-            continue
-        for one, stopped in _all_outages(lives):
-            if stopped == (change.kind == "stop") and _is_left_out(change, one):
-                found.append(one)
-    return found
+    return [
+        one
+        for change in changes.without
+        if change.kind in ("crash", "stop")
+        for one in _all_outages(lives)
+        if one.stopped == (change.kind == "stop") and _is_left_out(change, one)
+    ]
 
 
-def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[tuple[Outage, bool]]:
-    """The times without a node, and whether it had been stopped."""
+def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[Outage]:
+    """The times without a node."""
     for node, incarnations in lives.items():
         for former, later in pairwise(sorted(incarnations, key=lambda life: life.begins)):
             ended = former.ends if former.stopped else former.latest
-            outage = Outage(node, former.incarnation, later.incarnation, ended, later.begins)
-            yield outage, former.stopped
+            numbers = (former.incarnation, later.incarnation)
+            yield Outage(node, *numbers, ended, later.begins, stopped=former.stopped)
 
 
 def leaves_sessions_open(changes: Changes) -> bool:
     """Whether sessions stay open that were closed."""
     return any(one.kind in ("crash", "stop", "close") for one in changes.without)
+
+
+def keeps_names(changes: Changes) -> bool:
+    """Whether names stay that programs had ended."""
+    return any(one.kind in ("remove", "unsubscribe") for one in changes.without)
 
 
 def check_found(nodes: Collection[str], changes: Changes, outages: list[Outage]) -> None:
@@ -634,3 +753,16 @@ def _subscription_row(change: Put | Remove) -> dict[str, Any]:
     kind = "subscribe" if isinstance(change, Put) else "unsubscribe"
     at = instant(change.at)
     return {"at": at, "kind": kind, "pattern": change.pattern, "receiver": change.receiver}
+
+
+def _announced_route(one: Announced) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": one.at, "participant": one.name}
+    if one.session is None:
+        return {**row, "kind": "remove"}
+    added = {"kind": "put", "address": f"0#{one.session}", "local": True}
+    return {**row, **added, "visible": False, "sticky": False}
+
+
+def _announced_subscription(one: Announced) -> dict[str, Any]:
+    kind = "unsubscribe" if one.session is None else "subscribe"
+    return {"at": one.at, "kind": kind, "pattern": one.pattern, "receiver": one.name}
