@@ -296,6 +296,12 @@ def test_a_hub_keeps_no_session_of_a_leaf_that_gave_it_up() -> None:
     assert try_seed(387, Plan(messages=125), [0]) == {}
 
 
+@pytest.mark.rule("TM-2")
+def test_a_leaf_over_joynr_knows_what_time_it_is_at_its_hub() -> None:
+    """It was started while its clock was half a minute ahead, and keeps that for minutes."""
+    assert try_seed(618, Plan(messages=15), [1]) == {}
+
+
 @pytest.mark.rule("CL-2", "CL-3")
 @pytest.mark.parametrize("name", ["ring", "mesh"])
 def test_hubs_in_a_circle_settle(name: str) -> None:

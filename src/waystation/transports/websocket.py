@@ -43,6 +43,7 @@ if find_spec("websockets") is None:
     )
 
 from websockets.client import ClientProtocol
+from websockets.datastructures import Headers
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -298,6 +299,12 @@ class WebSocketLink(StreamLink, ABC):
     def _on_pong(self, data: bytes, messages: list[Message]) -> None:
         """Take the answer to a ping; none is sent here."""
 
+    def _pong(self, data: bytes) -> None:
+        """Send a pong that answers no ping."""
+        if self._protocol.state is _OPEN:
+            self._protocol.send_pong(data)
+            self._write_out()
+
     def _let_go(self) -> None:
         """Wait for the end of the connection: the peer said goodbye, and that was answered."""
         if self.state is not ConnectionState.CLOSING:
@@ -445,6 +452,8 @@ class AcceptedLink(WebSocketLink):
             if owner is None:  # and the reason is on record
                 self._owner = _NOBODY
                 response = protocol.reject(503, "The limit of sessions is reached.\n")
+        if owner is not None:
+            self._add_headers(response.headers)
         protocol.send_response(response)
         self._write_out()
         if owner is not None:
@@ -453,6 +462,9 @@ class AcceptedLink(WebSocketLink):
             text = (response.body or b"").decode().partition("\n")[0]
             detail = f"{self.place}: {response.status_code}, {text}"
             self.failure = Failure(Reason.REFUSED, detail)
+
+    def _add_headers(self, headers: Headers) -> None:
+        """Say more in the answer that accepts a handshake; nothing here."""
 
 
 # --- Dialling -------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import structs
+
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.clock import now_ns
 from waystation.core.message import Message, reply_id
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import DecodeError
 from waystation.transports.joynr.application import types_in, word
+from waystation.transports.joynr.controller_time import ControllerTime, now
 from waystation.transports.joynr.directory import directory_reply, discovery_call
 from waystation.wire import hello, hierarchy, smrf
 from waystation.wire.joynr import (
@@ -56,8 +58,11 @@ _Answered = Callable[[Reply], None]
 class Controller:
     """What stands for a cluster controller to a session here; `id` is our address there."""
 
-    def __init__(self, session: Address, id: str, place: str, *, limit: int) -> None:
+    def __init__(
+        self, session: Address, id: str, place: str, *, limit: int, time: ControllerTime
+    ) -> None:
         self.id = id
+        self._time = time
         self.frames: list[bytes] = []  # for the cluster controller, not counted as messages
         self.words: list[Message] = []  # for the session here
         self._session = session
@@ -149,7 +154,7 @@ class Controller:
         frame = smrf.SmrfMessage(
             provider,
             self._proxy,
-            now_ns() // 1_000_000 + CALL_TIME,
+            self._time.there(now() // 1000 + CALL_TIME),
             headers.written(),
             encode_payload(call_of(id, method, parameters)),
         )
@@ -167,7 +172,8 @@ class Controller:
             back = message.return_route
             self.words.append(Message(back, own, answer, id, message.expiry))
 
-        return self._called(DISCOVERY_PROVIDER, *discovery_call(message.payload), answered)
+        call = discovery_call(message.payload, self._time.ahead)
+        return self._called(DISCOVERY_PROVIDER, *call, answered)
 
     # Messages
 
@@ -177,6 +183,7 @@ class Controller:
             return self._ask_directory(message)
         back = self._known_there(message.return_route)
         message = message.rerouted(message.onward_route, back)
+        message = structs.replace(message, expiry=self._time.there(message.expiry))
         frame = encode_unicast(message, asked=self._asked).data
         sender = participant_of(back) if back.addresses else ""
         if sender and sender not in self._announced:
@@ -198,14 +205,17 @@ class Controller:
             self._take_answer(frame)
         elif headers.type is MessageType.MULTICAST:
             topic = Route((Address(MULTICAST, frame.recipient.encode()),))
-            messages.append(message_of(body, frame, headers, topic).arrived(self._session))
+            messages.append(self._arrived(message_of(body, frame, headers, topic)))
         else:
             self._asked.note(frame, headers)
             own = frame.recipient.removeprefix(self._prefix.decode())
-            message = message_of(body, frame, headers, route_of(own))
-            messages.append(message.arrived(self._session))
+            messages.append(self._arrived(message_of(body, frame, headers, route_of(own))))
         messages += self.words
         self.words.clear()
+
+    def _arrived(self, message: Message) -> Message:
+        message = structs.replace(message, expiry=self._time.here(message.expiry))
+        return message.arrived(self._session)
 
     def _take_answer(self, frame: smrf.SmrfMessage) -> None:
         try:

@@ -50,8 +50,10 @@ _questions: Final = msgspec.json.Decoder(_Question)
 _details: Final = msgspec.json.Decoder(DiscoveryEntry)
 
 
-def discovery_call(payload: bytes) -> tuple[str, list[tuple[str, Any]]]:
+def discovery_call(payload: bytes, ahead: int = 0) -> tuple[str, list[tuple[str, Any]]]:
     """The method and the parameters for a question; LocalError if it is none.
+
+    The clock of the discovery provider is so many milliseconds `ahead` of ours.
 
     >>> discovery_call(b'{"ask":"leave","participant":"radio"}')
     ('remove', [('String', 'radio')])
@@ -63,7 +65,7 @@ def discovery_call(payload: bytes) -> tuple[str, list[tuple[str, Any]]]:
             f"no question for a directory: {error}", rule="RE-14", hint="use the node's own calls"
         ) from None
     if asked.provider is not None:
-        entry = _entry(asked.provider, everywhere=asked.everywhere)
+        entry = _entry(asked.provider, ahead, everywhere=asked.everywhere)
         return "add", [(_ENTRY, entry), ("Boolean", False), ("String[]", [])]
     if asked.participant:
         return "remove", [("String", joynr_name_of(asked.participant))]
@@ -89,7 +91,8 @@ def directory_reply(reply: Reply) -> bytes:
     return msgspec.json.encode(_Answer(providers))
 
 
-def _entry(provider: Provider, *, everywhere: bool) -> DiscoveryEntry:
+def _entry(provider: Provider, ahead: int, *, everywhere: bool) -> DiscoveryEntry:
+    expiry = LAST_INSTANT if provider.expiry is None else provider.expiry + ahead
     scope = ProviderScope.GLOBAL if everywhere else ProviderScope.LOCAL
     try:
         said = _details.decode(provider.details)
@@ -103,6 +106,6 @@ def _entry(provider: Provider, *, everywhere: bool) -> DiscoveryEntry:
     return msgspec.structs.replace(
         said,
         participant_id=joynr_name_of(provider.participant),
-        expiry_date_ms=LAST_INSTANT if provider.expiry is None else provider.expiry,
+        expiry_date_ms=min(max(0, expiry), LAST_INSTANT),
         qos=msgspec.structs.replace(said.qos, scope=scope),
     )

@@ -12,7 +12,7 @@ that connects with `parent=True` is an application of a cluster controller of jo
 from __future__ import annotations
 
 import secrets
-from typing import ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
@@ -21,6 +21,7 @@ from waystation.net.connection import ConnectionState, Failure
 from waystation.net.tls import Tls
 from waystation.transports.joynr.application import Application, Applications
 from waystation.transports.joynr.controller import Controller
+from waystation.transports.joynr.controller_time import HEADER, ControllerTime, answer_to, now
 from waystation.transports.link import CONTROL, why_unsendable
 from waystation.transports.transport import LinkOwner
 from waystation.transports.websocket import (
@@ -31,6 +32,11 @@ from waystation.transports.websocket import (
     WebSocketLimits,
 )
 from waystation.wire.joynr_services import encode_opening
+
+if TYPE_CHECKING:
+    from websockets.datastructures import Headers
+    from websockets.http11 import Response
+    from websockets.protocol import Event
 
 LARGEST: Final = 4_000_000
 """Maximum size of a frame in bytes: more ends the connection of an application in Java."""
@@ -56,6 +62,9 @@ class AcceptedApplication(AcceptedLink):
         return cast("Application", self._bodies)
 
     # Opening
+
+    def _add_headers(self, headers: Headers) -> None:
+        headers[HEADER] = str(now())
 
     def _greet(self, owner: LinkOwner) -> None:
         """Tell the owner that it has a link; who is there, the application has yet to say."""
@@ -95,7 +104,11 @@ class AcceptedApplication(AcceptedLink):
         self._owner.answered()
 
     def _on_pong(self, data: bytes, messages: list[Message]) -> None:
-        self._application.answered_ping(data, messages)
+        answer = answer_to(data)
+        if answer:
+            self._pong(answer)
+        else:
+            self._application.answered_ping(data, messages)
 
     # Writing
 
@@ -146,21 +159,28 @@ class AcceptedApplication(AcceptedLink):
 class DialledController(DialledLink):
     """A connection that this node opened to a cluster controller."""
 
-    __slots__ = ("_bodies_for", "_early")
+    __slots__ = ("_bodies_for", "_early", "_time")
 
     def __init__(self, transport: WebSocket, owner: LinkOwner, url: str, path: str) -> None:
         super().__init__(transport, owner, url, path)
         self._bodies_for = cast("JoynrWebSocket", transport)
         self._early: list[bytes] = []  # frames of messages whose sender is not known there yet
+        self._time = ControllerTime()
 
     @property
     def _controller(self) -> Controller:
         return cast("Controller", self._bodies)
 
+    def _shake_hands(self, events: list[Event]) -> None:
+        for event in events[:1]:
+            self._time.told(cast("Response", event).headers.get_all(HEADER))
+        super()._shake_hands(events)
+
     def _greet(self, owner: LinkOwner) -> None:
-        id = self._bodies_for.id
-        self._bodies = Controller(owner.address, id, self.place, limit=self._frame_limit)
+        id, limit = self._bodies_for.id, self._frame_limit
+        self._bodies = Controller(owner.address, id, self.place, limit=limit, time=self._time)
         self.peer_spoke()
+        self._ask_time()
         self.write(self._framed(encode_opening(id)))
         owner.opened(self)
         if self.is_open:
@@ -169,6 +189,7 @@ class DialledController(DialledLink):
             self._say()
 
     def _read_body(self, body: bytes, bodies: Controller, messages: list[Message]) -> None:
+        self._ask_time()
         bodies.read(body, messages)
         self._say()
         if self._early and not bodies.is_waiting:
@@ -195,6 +216,15 @@ class DialledController(DialledLink):
             self.give(self._framed(frame))
         return None
 
+    def _on_pong(self, data: bytes, messages: list[Message]) -> None:
+        del messages
+        self._time.answered(data)
+
+    def _ask_time(self) -> None:
+        question = self._time.question()
+        if question:
+            self._pong(question)
+
     def on_clear(self) -> None:
         """Let senders go on, unless something waits for its sender to be known."""
         if not self._early:
@@ -208,6 +238,7 @@ class DialledController(DialledLink):
         elif self.state is ConnectionState.OPEN:
             self._protocol.send_ping(b"")
             self._write_out()
+            self._ask_time()
 
     def _say(self) -> None:
         controller = self._controller
