@@ -296,6 +296,68 @@ def test_a_hub_keeps_no_session_of_a_leaf_that_gave_it_up() -> None:
     assert try_seed(387, Plan(messages=125), [0]) == {}
 
 
+@pytest.mark.rule("FL-6", "TM-2")
+def test_a_broadcast_that_seems_over_at_a_broker_comes_over_the_session() -> None:
+    """A hub was started with another time, and what its parent publishes comes by two ways."""
+    assert try_seed(761, Plan(messages=125), [1, 4]) == {}
+
+
+@pytest.mark.rule("TM-2")
+def test_what_joynr_says_is_taken_as_it_is_and_no_more_is_excused() -> None:
+    """A leaf that speaks joynr's protocol was started with another time."""
+    history = run_seed(858, plan=Plan(messages=250))
+    assert judge(history) == {}
+    history.rows = [structs.replace(row, clock=0.0) for row in history.rows]
+    assert "P1" in judge(history)
+
+
+def expired_on_the_way(ahead: float, ttl: float | None) -> History:
+    """A message of a leaf that speaks joynr's protocol ends at the hub after a second."""
+    history = good()
+    history.topology = structs.replace(STAR, over_joynr=["a"])
+    history.sent[0].ttl = ttl
+    history.got.clear()
+    history.rows = [
+        row("m", "a", "FORWARDED", next_node="hub"),
+        row("m", "hub", "DROPPED", at=2.0, reason="EXPIRED", clock=ahead),
+    ]
+    return history
+
+
+@pytest.mark.parametrize(
+    ("ahead", "ttl", "violated"),
+    [(30.0, 20.0, False), (30.0, 60.0, True), (-30.0, 20.0, True), (30.0, None, True)],
+    ids=["by the difference", "by more", "the clock is behind", "it never expires"],
+)
+def test_what_expires_early_is_excused_by_the_difference_of_clocks_that_nobody_tells(
+    ahead: float, ttl: float | None, violated: bool
+) -> None:
+    history = expired_on_the_way(ahead, ttl)
+    assert ("P1" in judge(history)) == violated
+    history.topology = STAR  # where the clock is known
+    assert "P1" in judge(history)
+
+
+def test_a_broadcast_that_seemed_over_is_missed_only_behind_that_node() -> None:
+    history = expired_on_the_way(30.0, 20.0)
+    sent = history.sent[0]
+    sent.kind, sent.to = "publish", "a/news"
+    history.rows = [structs.replace(one, is_broadcast=True) for one in history.rows]
+    history.subscribed["b"] = ["a/news"]
+    assert "P9" not in judge(history)
+    history.subscribed["a"] = ["a/news"]
+    assert "P9" in judge(history)
+
+
+def test_a_copy_that_had_expired_when_it_came_has_not_entered() -> None:
+    history = good()
+    first = row("m", "b", "DROPPED", reason="EXPIRED", recipient=None, is_broadcast=True)
+    history.rows[2:] = [first, row("m", "b", is_broadcast=True, entered=2)]
+    assert "P5" not in judge(history)
+    history.rows.append(row("m", "b", is_broadcast=True, recipient="other"))
+    assert "P5" in judge(history)
+
+
 @pytest.mark.rule("CL-2", "CL-3")
 @pytest.mark.parametrize("name", ["ring", "mesh"])
 def test_hubs_in_a_circle_settle(name: str) -> None:

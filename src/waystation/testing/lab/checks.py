@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from waystation.testing.lab.history import Fault, Got, History, Sent
+from waystation.testing.lab.history import Fault, Got, History, Row, Sent
+from waystation.testing.lab.untold import Untold
 
 HOP_LIMIT: Final = 32
 SETTLE: Final = 1.0
@@ -55,24 +56,51 @@ def each_has_one_outcome(history: History) -> Iterator[str]:
 
 def _expired_early(history: History) -> Iterator[str]:
     """What ended as expired although its life was not over, whatever clocks were set to (TM-1)."""
+    untold = Untold(history)
+    for sent, row in _early(history):
+        if not _seemed_over(sent, row, untold):
+            yield f"{row.uid}: expired at {row.node} {row.at - sent.at:.1f} s after it was sent"
+
+
+def _early(history: History) -> Iterator[tuple[Sent, Row]]:
+    """What ended as expired although its life was not over."""
     by_uid = {sent.uid: sent for sent in history.sent}
     for row in history.rows:
         sent = by_uid.get(row.uid) if row.reason == "EXPIRED" else None
-        if sent is None:
-            continue
-        if sent.ttl is None or row.at < sent.at + sent.ttl * (1 - CLOCKS_DIFFER) - SETTLE:
-            yield f"{row.uid}: expired at {row.node} {row.at - sent.at:.1f} s after it was sent"
+        if sent is not None and not _is_over(sent, row.at):
+            yield sent, row
+
+
+def _is_over(sent: Sent, at: float) -> bool:
+    """Whether something that was sent may have expired at an instant."""
+    return sent.ttl is not None and at >= sent.at + sent.ttl * (1 - CLOCKS_DIFFER) - SETTLE
+
+
+def _seemed_over(sent: Sent, row: Row, untold: Untold) -> bool:
+    """Whether it had expired by clocks that nobody could compare (TM-2)."""
+    return _is_over(sent, row.at + untold.added(sent, row))
+
+
+def _seemed_over_at(history: History) -> set[tuple[str, str]]:
+    """Messages that were early and rightly thought to be over, with the nodes where they ended."""
+    untold = Untold(history)
+    return {
+        (row.uid, row.node)
+        for sent, row in _early(history)
+        if untold.is_only_way(row) and _seemed_over(sent, row, untold)
+    }
 
 
 def _calm_and_lost(history: History) -> Iterator[str]:
     got = Counter(message.uid for message in history.got)
+    over = {uid for uid, _ in _seemed_over_at(history)}
     for sent in history.sent:
         if sent.at < history.calm_from or sent.kind in {"publish", "forbidden"}:
             continue
         if sent.kind == "sealed" and any(fault.kind == "set clock" for fault in history.faults):
             continue  # a clock that is off by more than a minute proves nothing to anybody
         wanted = len(history.topology.members) - 1 if sent.kind == "to-all" else 1
-        if got[sent.uid] < wanted:
+        if got[sent.uid] < wanted and sent.uid not in over:
             yield (
                 f"{sent.uid}: sent in calm at {sent.at:.1f}, received {got[sent.uid]} times of "
                 f"{wanted}: {sent.outcome}"
@@ -160,9 +188,11 @@ def nobody_gets_it_twice(history: History) -> Iterator[str]:
 def nothing_goes_in_circles(history: History) -> Iterator[str]:
     """P5: a broadcast enters a node once, and no message goes beyond the hop limit.
 
-    Of a second copy it is told that it is one, also if it goes up from there (FL-6).
+    Of a second copy it is told that it is one, also if it goes up from there (FL-6). A copy that
+    had expired when it came has not entered, since another may still be alive.
     """
     copies = {(row.uid, row.node, row.entered) for row in history.rows if row.reason == "DUPLICATE"}
+    copies |= _expired_at_once(history)
     entries: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for row in history.rows:
         if row.hops > HOP_LIMIT or row.reason == "HOP_LIMIT":
@@ -172,6 +202,15 @@ def nothing_goes_in_circles(history: History) -> Iterator[str]:
     for (uid, node, _), times in entries.items():
         if len(times) > 1:
             yield f"{uid}: entered {node} {len(times)} times"
+
+
+def _expired_at_once(history: History) -> set[tuple[str, str, int]]:
+    """The entries of which nothing is told but that they had expired."""
+    reasons: dict[tuple[str, str, int], set[str | None]] = defaultdict(set)
+    for row in history.rows:
+        told = row.reason if row.recipient is None else row.outcome
+        reasons[row.uid, row.node, row.entered].add(told)
+    return {entry for entry, told in reasons.items() if told == {"EXPIRED"}}
 
 
 def replies_find_back(history: History) -> Iterator[str]:
@@ -216,10 +255,13 @@ def nobody_hears_for_the_dead(history: History) -> Iterator[str]:
 def subscriptions_survive(history: History) -> Iterator[str]:
     """P9: what is published in calm reaches all who subscribed; who is listed is found by all."""
     got = {(message.uid, message.receiver) for message in history.got}
+    over, untold = _seemed_over_at(history), Untold(history)
     for sent in history.sent:
         if sent.kind != "publish" or sent.at < history.calm_from:
             continue
         for node, patterns in history.subscribed.items():
+            if over and any((sent.uid, passed) in over for passed in untold.way(sent.node, node)):
+                continue
             for pattern in patterns:
                 wanted = is_match(pattern, sent.to)
                 if wanted and (sent.uid, f"{node} on {pattern}") not in got:
