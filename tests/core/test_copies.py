@@ -44,3 +44,12 @@ def test_each_is_first_once_and_goes_up_once(met: list[tuple[str, str, bool]], l
         if upward:
             up.add(key)
         assert len(copies) <= 2 * limit
+
+
+@pytest.mark.rule("FL-6")
+def test_a_copy_that_has_expired_counts_for_nothing() -> None:
+    copies = Copies()
+    assert copies.meet("a", "p/x", upward=False, expired=True) is Copy.FIRST
+    assert copies.meet("a", "p/x", upward=False) is Copy.FIRST
+    assert copies.meet("a", "p/x", upward=True, expired=True) is Copy.REPEATED
+    assert copies.meet("a", "p/x", upward=True) is Copy.FIRST_UPWARD

@@ -177,6 +177,21 @@ async def test_a_copy_that_had_gone_too_far_is_not_the_first() -> None:
         assert journal.counts() == {"HOP_LIMIT": 1, "DELIVERED": 1}
 
 
+@pytest.mark.rule("FL-6", "TM-2")
+@async_test
+async def test_a_copy_that_had_expired_is_not_the_first() -> None:
+    """Over a broker nobody tells the time: a session that knows the clock brings it alive."""
+    async with Node("a") as node:
+        heard, journal = Heard(), Recorder(node)
+        node.subscribe("a", "news", callback=heard)
+        onward = Route((Address(ADDRESS_TYPE, b"a/news"),))
+        node.post(Message(onward, Route(), b"1", ID, expiry=node.now() - 1), from_global=True)
+        node.post(Message(onward, Route(), b"1", ID, expiry=node.now() + 60_000), from_global=True)
+        node.post(Message(onward, Route(), b"1", ID, expiry=node.now() - 1), from_global=True)
+        await until(lambda: heard.payloads and journal.counts()["DUPLICATE"])
+        assert journal.counts() == {"EXPIRED": 1, "DELIVERED": 1, "DUPLICATE": 1}
+
+
 @async_test
 async def test_the_same_id_under_another_name_is_another_broadcast() -> None:
     async with Node("a") as node:

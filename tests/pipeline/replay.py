@@ -163,7 +163,8 @@ def _decided_2(
     fan_out = router.fan_out(id, arrival, now)
     if len(row["return"]) >= router.hop_limit:
         return fan_out.verdicts, fan_out.upward
-    copy = copies.meet(arrival.message.id, id, upward=not arrival.from_global)
+    message, upward = arrival.message, not arrival.from_global
+    copy = copies.meet(message.id, id, upward=upward, expired=message.expired(now))
     if copy is Copy.FIRST:
         return fan_out.verdicts, fan_out.upward
     up = copy is Copy.FIRST_UPWARD and fan_out.upward

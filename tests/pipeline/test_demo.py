@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from tests.cli.live_commands import Commands
@@ -130,5 +131,8 @@ def check_that_why_agrees(journal: Path, tables: Path) -> None:
         rows = sorted(found[id], key=lambda row: row["started"])
         assert_agrees(from_journal, rows)
         assert_agrees(from_tables, rows)
-        ends = [[told[:3] for told in told_of(each)] for each in (from_journal, from_tables)]
+        ends = [
+            ([replace(way, summary="", notes=()) for way in told.ways], told_of(told)[2])
+            for told in (from_journal, from_tables)
+        ]
         assert ends[0] == ends[1]  # the journal tells more of why

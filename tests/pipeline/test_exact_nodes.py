@@ -104,7 +104,9 @@ def _rows(table: pa.Table) -> list[Row]:
 
 def _number(value: Any) -> Any:
     if isinstance(value, list):
-        return [{name: _number(field) for name, field in hop.items()} for hop in value]
+        return list(map(_number, value))
+    if isinstance(value, dict):
+        return {name: _number(field) for name, field in value.items()}
     if isinstance(value, datetime):
         return pa.scalar(value, INSTANT).cast(pa.int64()).as_py()
     return value

@@ -523,7 +523,7 @@ def test_a_card_says_in_words_who_went_without_and_what_has_no_kind(tmp_path: Pa
 
 def test_a_chart_with_one_column_is_a_sentence() -> None:
     told = spread([("1", 5, "t-1"), ("2", 0, "t-1")], "label", "All five are alike.")
-    assert told == Words("All five are alike.")
+    assert told == Words("All five are alike. All are in one group: 1.")
     drawn = spread([("1", 5, "t-1"), ("2", 1, "t-1")], "label", "Five and one.")
     assert isinstance(drawn, Figure)
     assert drawn.caption == "Five and one."
@@ -534,7 +534,7 @@ def test_tables_without_incidents_say_so(tmp_path: Path) -> None:
     assert "As far as the tables show, nothing went wrong." in page_of(tables, tmp_path / "a.html")
     shutil.rmtree(tables / "incidents")
     page = page_of(tables, tmp_path / "b.html")
-    assert "The tables have no incidents: build them again" in page
+    assert "These tables were built without incidents; build them again" in page
     assert "incidents that cost messages" not in page
 
 

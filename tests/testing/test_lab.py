@@ -302,6 +302,53 @@ def test_a_leaf_over_joynr_knows_what_time_it_is_at_its_hub() -> None:
     assert try_seed(618, Plan(messages=15), [1]) == {}
 
 
+@pytest.mark.rule("FL-6", "TM-2")
+def test_a_broadcast_that_seems_over_at_a_broker_comes_over_the_session() -> None:
+    """A hub was started with another time, and what its parent publishes comes by two ways."""
+    assert try_seed(761, Plan(messages=125), [1, 4]) == {}
+
+
+def expired_on_the_way(ahead: float, ttl: float | None) -> History:
+    """A broadcast of the upper of two hubs on a broker ends at the lower one after a second."""
+    history = good()
+    history.topology = Topology(
+        "test", {"a": [], "hub": ["a"]}, {"b": ["hub"]}, brokers=["broker"], over_mqtt=["hub"]
+    )
+    sent = history.sent[0]
+    sent.kind, sent.to, sent.ttl = "publish", "a/news", ttl
+    history.got.clear()
+    on_the_way = [
+        row("m", "a", "FORWARDED", next_node="hub"),
+        row("m", "hub", "DROPPED", at=2.0, reason="EXPIRED", clock=ahead),
+    ]
+    history.rows = [structs.replace(one, is_broadcast=True) for one in on_the_way]
+    return history
+
+
+@pytest.mark.rule("TM-2")
+@pytest.mark.parametrize(
+    ("ahead", "ttl", "violated"),
+    [(30.0, 20.0, False), (30.0, 60.0, True), (-30.0, 20.0, True), (30.0, None, True)],
+    ids=["by the difference", "by more", "the clock is behind", "it never expires"],
+)
+def test_what_expires_early_is_excused_by_the_difference_of_clocks_that_nobody_tells(
+    ahead: float, ttl: float | None, violated: bool
+) -> None:
+    history = expired_on_the_way(ahead, ttl)
+    assert ("P1" in judge(history)) == violated
+    history.topology = structs.replace(history.topology, over_mqtt=[])  # where the clock is known
+    assert "P1" in judge(history)
+
+
+def test_a_copy_that_had_expired_when_it_came_has_not_entered() -> None:
+    history = good()
+    first = row("m", "b", "DROPPED", reason="EXPIRED", recipient=None, is_broadcast=True)
+    history.rows[2:] = [first, row("m", "b", is_broadcast=True, entered=2)]
+    assert "P5" not in judge(history)
+    history.rows.append(row("m", "b", is_broadcast=True, recipient="other"))
+    assert "P5" in judge(history)
+
+
 @pytest.mark.rule("CL-2", "CL-3")
 @pytest.mark.parametrize("name", ["ring", "mesh"])
 def test_hubs_in_a_circle_settle(name: str) -> None:

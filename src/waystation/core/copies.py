@@ -3,7 +3,8 @@
 A broadcast reaches a node by every way there is: over several parents, around a ring of hubs, from
 several hubs on one broker, and back from where it was sent. Only the first copy counts. What came
 down from a parent or a global transport does not go up from here; if a copy then comes from below,
-it still has to, once.
+it still has to, once. A copy that has expired counts for nothing: another may come over a session
+that knows the clock of who sent it, and may not have expired.
 """
 
 from __future__ import annotations
@@ -54,17 +55,21 @@ class Copies:
     def __len__(self) -> int:
         return len(self._latest) + len(self._earlier)
 
-    def meet(self, id: str, multicast_id: str, *, upward: bool) -> Copy:
-        """Note a copy; `upward` for one that is to go on to those above, if there are any."""
+    def meet(self, id: str, multicast_id: str, *, upward: bool, expired: bool = False) -> Copy:
+        """Note a copy; `upward` for one that is to go on to those above, if there are any.
+
+        One that has `expired` ends here, and is not noted.
+        """
         latest, key = self._latest, hash((id, multicast_id))
         met = latest if key in latest else self._earlier
         if key not in met:
-            latest[key] = upward
-            if len(latest) >= self._limit:
-                self._earlier, self._latest = latest, {}
+            if not expired:
+                latest[key] = upward
+                if len(latest) >= self._limit:
+                    self._earlier, self._latest = latest, {}
             return _FIRST
         went_up = met[key]
-        if went_up or not upward:
+        if went_up or not upward or expired:
             return Copy.REPEATED
         met[key] = True
         return Copy.FIRST_UPWARD

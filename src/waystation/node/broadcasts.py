@@ -351,7 +351,9 @@ class Broadcasts:
         assert multicast_id is not None
         if len(message.return_route.addresses) >= self._kernel.router.hop_limit:
             return _FIRST  # it ends here, and another may have come a shorter way
-        return self._copies.meet(message.id, multicast_id, upward=not arrival.from_global)
+        expired = message.expired(arrival.received_at // 1000)
+        upward = not arrival.from_global
+        return self._copies.meet(message.id, multicast_id, upward=upward, expired=expired)
 
     def _announce_publisher(self, provider: str, visible: bool | None) -> None:
         """Make the publisher a participant, so that hubs know whether it is visible.

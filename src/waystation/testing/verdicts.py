@@ -61,11 +61,15 @@ def judged(visit: list[Row], moment: Moment) -> list[Row]:
 
 def _decided(visit: list[Row], row: Row, moment: Moment) -> list[Row]:
     far = len(row["return"]) >= moment.hop_limit
-    expired = row["expiry"] is not None and moment.at >= row["expiry"]
+    expired = _had_expired(row)
     if row["kind"] == "unicast" and row["reason"] == "DUPLICATE":  # the node's word is taken for it
         return [verdict("DROPPED", "DUPLICATE")]
     if row["kind"] == "multicast" and not far:
-        before = [other for other in moment.earlier if not _was_sent_on(other, visit)]
+        before = [
+            other
+            for other in moment.earlier
+            if not _had_expired(other[0]) and not _was_sent_on(other, visit)
+        ]
         near = [other for other in before if other[0]["received_at"] >= moment.at - REMEMBERED]
         if near or (before and row["reason"] == "DUPLICATE"):
             went_up = any(not other[0]["from_global"] for other in near or before)
@@ -78,6 +82,11 @@ def _decided(visit: list[Row], row: Row, moment: Moment) -> list[Row]:
     if row["kind"] == "multicast":
         return _published(visit, moment)
     return [_queued(row, _sent(row, moment))]
+
+
+def _had_expired(row: Row) -> bool:
+    """Whether it had expired when it came: then it ends, and is the first copy of none."""
+    return row["expiry"] is not None and bool(row["received_at"] >= row["expiry"])
 
 
 def _sent(row: Row, moment: Moment) -> Row:

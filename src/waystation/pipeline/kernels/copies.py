@@ -1,7 +1,8 @@
 """Second copies of multicasts: those that reach a node again by another way (FL-6, MC-9).
 
 A node knows its latest broadcasts by their ids, so within `REMEMBERED` a second copy must be
-dropped. Later either is right, and the word of the node counts. Arrow in, numbers out; no Spark.
+dropped. Later either is right, and the word of the node counts. What had expired when it came was
+the first of none. Arrow in, numbers out; no Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from waystation.core.outcome import Reason
 from waystation.pipeline.kernels.columns import (
+    NEVER,
     Flags,
     Longs,
     are,
@@ -42,6 +44,7 @@ class _Visits(Struct):
     incarnation: Longs
     received: Longs
     outward: Flags  # not from a parent or a global transport
+    alive: Flags  # it had not expired
     began: Flags  # it came over no session
     told: Flags  # the node dropped it as a second copy
 
@@ -49,12 +52,14 @@ class _Visits(Struct):
     def of(cls, messages: pa.Table, rows: Longs) -> _Visits:
         """Those that have these rows."""
         where = pa.array(rows)
+        received = longs(messages, "received_at")[rows]
         return cls(
             column(messages, "message_id").take(where),
             column(messages, "multicast_id").take(where),
             longs(messages, "incarnation")[rows],
-            longs(messages, "received_at")[rows],
+            received,
             ~flags(messages, "from_global")[rows],
+            received < longs(messages, "expiry", NEVER)[rows],
             np.asarray(column(messages, "via").is_null())[rows],
             are(column(messages, "reason"), Reason.DUPLICATE)[rows],
         )
@@ -65,7 +70,7 @@ class _Visits(Struct):
             pa.concat_arrays([one.cast(pa.string()), other.cast(pa.string())])
             for one, other in ((others.ids, self.ids), (others.topics, self.topics))
         ]
-        names = ("incarnation", "received", "outward", "began", "told")
+        names = ("incarnation", "received", "outward", "alive", "began", "told")
         joined = [np.append(getattr(others, name), getattr(self, name)) for name in names]
         return _Visits(*texts, *joined)
 
@@ -135,8 +140,9 @@ class _Found:
         begins = np.append(True, number[1:] != number[:-1])[:count]
         # A visit whose rows are divided may be here twice; the former one is then the same visit.
         differs = begins | np.append(True, received[1:] != received[:-1])[:count]
-        last = _latest_before(received, differs, begins, np.ones(count, np.bool_))
-        last_up = _latest_before(received, differs, begins, visits.outward[order])
+        alive = visits.alive[order]
+        last = _latest_before(received, differs, begins, alive)
+        last_up = _latest_before(received, differs, begins, alive & visits.outward[order])
         self.any[order], self.any_up[order] = last > _NEVER, last_up > _NEVER
         since = received - REMEMBERED
         self.near[order], self.near_up[order] = last >= since, last_up >= since
@@ -183,6 +189,7 @@ def _leave_out_sent_on(
                 other
                 for other, former in members
                 if received[other] < received[row]
+                and visits.alive[other]
                 and not (visits.began[row] and _was_sent_on(former, way))
             ]
             near = [other for other in before if received[other] >= received[row] - REMEMBERED]

@@ -69,6 +69,7 @@ class Row(Struct, frozen=True):
     is_broadcast: bool
     is_durable: bool = False
     message_id: str = ""
+    clock: float = 0.0  # what the node's own clock said, less `at`: compare it with that of others
 
 
 class Change(Struct, frozen=True):

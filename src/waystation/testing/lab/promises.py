@@ -24,7 +24,8 @@ PROMISES: Final = (
         "broken it is delivered, and nothing expires before its time, whatever clocks are set to.",
         "that a message arrives which was under way when a link or a machine went; nor, over UDP, "
         "how a hub that was started anew with another time judges what a leaf sends it before that "
-        "has noticed",
+        "has noticed; nor how long a broadcast that comes over a broker seems to have left, if the "
+        "publisher's clock differs",
         "every outcome in every history; deliveries in calm; expiries against true time",
     ),
     Promise(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from waystation.core.clock import current_clock
 from waystation.core.custody import CustodyArrival
 from waystation.core.message import Arrival
 from waystation.core.multicast import ADDRESS_TYPE
@@ -31,6 +32,7 @@ class Teller:
         self._life = life
         self._fleet = life.fleet
         self._node = life.node
+        self._clock = current_clock()
         self._most = 0
         self._changes = 0
         life.node.observe(self._note)
@@ -95,6 +97,7 @@ class Teller:
             bool(first) and first[0].type == ADDRESS_TYPE,
             isinstance(arrival, CustodyArrival),
             message.id,
+            self._clock.read() / 1e9 - at,
         )
 
     def _next_node(self, verdict: Verdict) -> str | None:
