@@ -45,6 +45,8 @@ def _figures() -> str:
     found: dict[str, Any] = msgspec.json.decode(FIGURES.read_bytes())
     faults = sum(found["faults"].values())
     violations = sum(map(len, found["violations"].values()))
+    seeds = [f"{id} by seed {seed}" for id, some in found["violations"].items() for seed in some]
+    which = ", ".join(seeds) or "nothing"
     kinds = ", ".join(f"{kind} {times:,}" for kind, times in sorted(found["faults"].items()))
     fleets = ", ".join(f"{name} {times:,}" for name, times in sorted(found["fleets"].items()))
     return f"""## The last long run
@@ -56,6 +58,8 @@ def _figures() -> str:
 | messages | {found["messages"]:,} |
 | faults injected | {faults:,} |
 | violations | {violations:,} |
+
+Violated: {which}. Why a known seed does so stands under "not promised".
 
 Fleets: {fleets}. Faults: {kinds}.
 """
