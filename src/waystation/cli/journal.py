@@ -24,6 +24,7 @@ from waystation.cli.options import (
     Instant,
     Numbers,
     check_is_journal,
+    choice,
     json_option,
     print_json,
 )
@@ -106,11 +107,6 @@ def _filters(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
-    """One of the words of a kind, in any case."""
-    return click.Choice([str(word) for word in kind], case_sensitive=False)
 
 
 def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:

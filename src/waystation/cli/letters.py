@@ -10,9 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from waystation.cli.journal import choice
 from waystation.cli.lazy import HelpfulGroup
-from waystation.cli.options import DIRECTORY, SETTINGS, Instant, json_option, print_json
+from waystation.cli.options import DIRECTORY, SETTINGS, Instant, choice, json_option, print_json
 from waystation.core.outcome import Reason
 from waystation.core.spoken import plural
 from waystation.errors import LocalError

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 from msgspec import json
 
+from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError, quote
 from waystation.locations import is_remote, local_directory, located
 
@@ -98,6 +99,11 @@ class StoredPath(LocalPath):
             return located(value)
         except LocalError as error:
             self.fail(f"{error.problem}; {error.hint}", param, ctx)
+
+
+def choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
+    """One of the words of a kind, in any case."""
+    return click.Choice([str(word) for word in kind], case_sensitive=False)
 
 
 def print_json(value: Any) -> None:
